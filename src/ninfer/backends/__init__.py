@@ -1,0 +1,4 @@
+"""Owns: implementations of the op contracts.
+Does not own: the contracts.
+Read first: base.py.
+"""

@@ -1,0 +1,4 @@
+"""Owns: logits to accepted tokens: penalties, filters, sampler.
+Does not own: models, text.
+Read first: sampler.py.
+"""

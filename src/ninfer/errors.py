@@ -1,0 +1,69 @@
+"""Every exception NInfer raises, one tree. Each answers: whose fault, what was seen, what is allowed, what to do."""
+
+from __future__ import annotations
+
+
+class NInferError(Exception):
+    """Root of all errors raised on purpose; the message is one sentence a person can act on."""
+
+
+class RequestError(NInferError):
+    """The caller's fault: a value out of range, a context too long, an unsupported field.
+
+    `kind` is a stable machine word (`bad_value`, `context_length_exceeded`, ...); `param` names the field.
+    """
+
+    def __init__(self, message: str, *, kind: str = "bad_value", param: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.param = param
+
+
+class OverloadedError(NInferError):
+    """Load: the queue is full or a deadline passed before admission."""
+
+
+class FormatError(NInferError):
+    """Values that a storage format cannot represent (NaN, infinity, a scale beyond float16)."""
+
+
+class ArtifactError(NInferError):
+    """A model file is at fault: wrong magic, truncated, overlapping, missing tensor.
+
+    `file` and `field` say where; both are part of the message.
+    """
+
+    def __init__(self, message: str, *, file: object = None, field: str | None = None) -> None:
+        where = ": ".join(str(part) for part in (file, field) if part is not None)
+        super().__init__(f"{where}: {message}" if where else message)
+        self.file = None if file is None else str(file)
+        self.field = field
+
+
+class ConversionError(NInferError):
+    """A source cannot be converted: a tensor without a rule, a type we do not import."""
+
+
+class ConfigError(NInferError):
+    """The operator's fault: unknown or contradicting settings; the message names the fields."""
+
+
+class CapacityError(ConfigError):
+    """What was asked does not fit in memory; `largest` is the largest value of `field` that does (None if none)."""
+
+    def __init__(self, message: str, *, field: str, largest: int | None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.largest = largest
+
+
+class UnsupportedError(NInferError):
+    """Valid but not implemented here: an op, format, instruction set or missing extra; the message names it."""
+
+
+class BackendError(NInferError):
+    """The machine's fault at run time: out of memory, non-finite logits."""
+
+
+class InvariantError(NInferError):
+    """Our bug: state that must never be; never caught midway."""
