@@ -1,0 +1,1 @@
+"""Builders of tiny checkpoints and hand-made files; nothing here is stored data."""
