@@ -2,25 +2,45 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint native clean
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(wildcard cmake/*.cmake) \
+           $(shell find native src -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
 
-# The product alone: a virtual environment with ninfer built from this tree.
-$(VENV)/.product: pyproject.toml CMakeLists.txt cmake/targets.cmake $(shell find native src -name '*.cpp' -o -name '*.h' -o -name '*.py')
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check .
+.PHONY: demo test lint docs native clean
+.DELETE_ON_ERROR:
+
+# The virtual environment with what builds the wheel. The build runs in this environment and not in an isolated one, so
+# that a second build compiles only what changed.
+$(VENV)/.tools: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ninfer needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@command -v "$${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  { echo "ninfer needs a C++20 compiler (g++ or clang++) to build its kernels; none was found on PATH" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PIP) install --quiet $$($(BIN)/python -c \
+	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])') cmake ninja
 	touch $@
 
-# With tests and oracles.
-$(VENV)/.dev: $(VENV)/.product
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+# The product, as the wheel a user would install; demo and tests run this and never the source tree.
+$(VENV)/.product: $(VENV)/.tools $(SOURCES)
+	rm -rf build/dist
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir build/dist .
+	$(PIP) install --quiet --force-reinstall --no-deps build/dist/ninfer-*.whl
+	$(PIP) install --quiet build/dist/ninfer-*.whl
+	touch $@
+
+# What tests and checks need besides; only a change of pyproject.toml installs it again.
+$(VENV)/.dev: pyproject.toml | $(VENV)/.product
+	wheel=$$(ls build/dist/ninfer-*.whl) && $(PIP) install --quiet "$$wheel[dev]"
 	touch $@
 
 demo: $(VENV)/.product
 	$(BIN)/ninfer pull smollm2
 	$(BIN)/ninfer run smollm2 --prompt "What is the capital of France?"
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.product $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -28,6 +48,10 @@ lint: $(VENV)/.dev
 test: lint
 	$(BIN)/ninfer pull smollm2
 	$(BIN)/python -m pytest
+
+# Writes the pages that are generated from code; a test fails when they are stale.
+docs: $(VENV)/.product $(VENV)/.dev
+	$(BIN)/python docs/generate.py
 
 # Fast inner loop for developers: builds the extension into the source tree of the active environment.
 native:
