@@ -1,0 +1,179 @@
+"""Byte layouts: goldens built from the definition one byte at a time, round trips on odd shapes, sizes, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ninfer import formats
+from ninfer.errors import FormatError, UnsupportedError
+from ninfer.formats import Planes, layouts
+
+SHAPES = [(1, 1), (1, 32), (15, 31), (16, 32), (17, 33), (33, 64), (40, 95), (100, 160)]
+
+
+def random_planes(name: str, shape: tuple[int, int], seed: int = 0) -> Planes:
+    """Planes of random bits, illegal scales and NaN values included: a layout must not care."""
+    rng = np.random.default_rng(seed)
+    fmt = formats.get(name)
+    n, k = shape
+    width = -(-k // fmt.group) * fmt.group
+    if name.startswith("q4"):
+        codes = rng.integers(0, 16, (n, width), dtype=np.uint8)
+    else:
+        codes = rng.integers(0, 256, (n, width * fmt.codes_dtype.itemsize), dtype=np.uint8).view(fmt.codes_dtype)
+    halves = [
+        rng.integers(0, 1 << 16, (n, width // 32), dtype=np.uint16).view(np.float16) if wanted else None
+        for wanted in (fmt.has_scales, fmt.has_mins)
+    ]
+    return Planes(shape, codes, *halves)
+
+
+def by_definition(name: str, planes: Planes) -> bytes:
+    """The n16 image written out byte by byte from the table in `layouts`."""
+    n, k = planes.shape
+    out = bytearray()
+
+    def align() -> None:
+        out.extend(bytes(-len(out) % 64))
+
+    def code(row: int, column: int) -> int:
+        if row < n:
+            return int(planes.codes[row, column])
+        return 8 if name == "q4g32" else 0
+
+    groups = -(-k // 32)
+    for first in range(0, n, 16):
+        rows = range(first, first + 16)
+        for plane in (planes.scales, planes.mins):
+            if plane is not None:
+                for g in range(groups):
+                    for row in rows:
+                        out += plane[row, g].tobytes() if row < n else bytes(2)
+                align()
+        if name in ("f32", "bf16"):
+            for column in range(k):
+                for row in rows:
+                    out += planes.codes[row, column].tobytes() if row < n else bytes(planes.codes.itemsize)
+        for g in range(groups if name not in ("f32", "bf16") else 0):
+            for j in range(8 if name == "q8g32" else 4):
+                for row in rows:
+                    for b in range(4):
+                        column = 32 * g + 4 * j + b
+                        if name == "q8g32":
+                            out.append(code(row, column) + 128)
+                        else:
+                            out.append(code(row, column) | code(row, column + 16) << 4)
+        align()
+    return bytes(out)
+
+
+def assert_same(a: Planes, b: Planes) -> None:
+    assert a.shape == b.shape
+    for x, y in ((a.codes, b.codes), (a.scales, b.scales), (a.mins, b.mins)):
+        assert (x is None) == (y is None)
+        if x is not None:
+            assert x.dtype == y.dtype
+            assert x.shape == y.shape
+            np.testing.assert_array_equal(
+                np.ascontiguousarray(x).view(np.uint8), np.ascontiguousarray(y).view(np.uint8)
+            )
+
+
+@pytest.mark.parametrize("name", formats.NAMES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_n16_is_its_definition_and_comes_back(name: str, shape: tuple[int, int]) -> None:
+    planes = random_planes(name, shape)
+    image = layouts.to_n16(planes, name)
+    assert image.dtype == np.uint8
+    assert image.size == layouts.nbytes(name, shape, "n16")
+    assert image.size % 64 == 0
+    assert image.tobytes() == by_definition(name, planes)
+    assert_same(layouts.from_n16(image, shape, name), planes)
+
+
+@pytest.mark.parametrize("name", formats.NAMES)
+def test_n16_of_a_matrix_larger_than_one_block(name: str) -> None:
+    planes = random_planes(name, (1000, 600))
+    image = layouts.to_n16(planes, name)
+    assert_same(layouts.from_n16(image, planes.shape, name), planes)
+    record = layouts.nbytes(name, (16, 600), "n16")
+    last = Planes((8, 600), *(None if p is None else p[992:] for p in (planes.codes, planes.scales, planes.mins)))
+    assert image[-record:].tobytes() == layouts.to_n16(last, name).tobytes()
+
+
+@pytest.mark.parametrize("name", formats.NAMES)
+def test_rows_behind_the_last_decode_to_zero(name: str) -> None:
+    fmt = formats.get(name)
+    x = np.random.default_rng(0).standard_normal((17, 40), dtype=np.float32)
+    image = layouts.to_n16(fmt.pack(x), name)
+    whole = layouts.from_n16(image, (32, 40), name)
+    np.testing.assert_array_equal(fmt.unpack(whole)[17:], 0)
+
+
+def test_n16_nibbles_are_a_transposition_of_gguf_blocks() -> None:
+    planes = random_planes("q4g32", (16, 64))
+    qs = planes.codes.reshape(16, 2, 2, 16)
+    blocks = qs[:, :, 0] | qs[:, :, 1] << 4  # uint8 [row, block, 16], GGUF's qs
+    image = layouts.to_n16(planes, "q4g32")
+    dwords = image[64:].view(np.uint32).reshape(2, 4, 16)
+    for row in range(16):
+        np.testing.assert_array_equal(dwords[:, :, row], blocks[row].copy().view(np.uint32).reshape(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("q8g32", (16, 32), 64 + 512),
+        ("q8g32", (17, 96), 2 * (128 + 1536)),
+        ("q4g32", (16, 32), 64 + 256),
+        ("q4g32m", (16, 32), 128 + 256),
+        ("q4g32m", (49152, 576), 3072 * (576 + 576 + 18 * 256)),
+        ("bf16", (1, 1), 64),
+        ("bf16", (16, 3), 128),
+        ("f32", (16, 3), 192),
+    ],
+)
+def test_nbytes_n16(name: str, shape: tuple[int, int], expected: int) -> None:
+    assert layouts.nbytes(name, shape, "n16") == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.uint8])
+def test_row_layout_comes_back_as_a_view(dtype: type) -> None:
+    name = {np.float32: "f32", np.uint16: "bf16", np.uint8: "u8"}[dtype]
+    values = np.arange(2 * 3 * 5).astype(dtype).reshape(2, 3, 5)
+    image = layouts.to_row(values.transpose(2, 0, 1))
+    assert image.size == layouts.nbytes(name, (5, 2, 3), "row")
+    assert image.tobytes() == values.transpose(2, 0, 1).tobytes()
+    back = layouts.from_row(image, (5, 2, 3), name)
+    np.testing.assert_array_equal(back, values.transpose(2, 0, 1))
+    assert np.shares_memory(back, image)
+
+
+def test_buffers_may_be_read_only_memory() -> None:
+    planes = random_planes("q4g32m", (20, 64))
+    image = layouts.to_n16(planes, "q4g32m").tobytes()
+    assert_same(layouts.from_n16(memoryview(image), (20, 64), "q4g32m"), planes)
+
+
+def test_refusals() -> None:
+    planes = random_planes("q8g32", (4, 32))
+    with pytest.raises(UnsupportedError, match="'row' holds f32, bf16, u8"):
+        layouts.nbytes("q8g32", (4, 32), "row")
+    with pytest.raises(UnsupportedError, match=r"matrices \[N, K\]"):
+        layouts.nbytes("f32", (4,), "n16")
+    with pytest.raises(UnsupportedError, match="layout 'n32'"):
+        layouts.nbytes("f32", (4,), "n32")
+    with pytest.raises(FormatError, match="codes"):
+        layouts.to_n16(planes, "q4g32")
+    with pytest.raises(FormatError, match="float64"):
+        layouts.to_row(np.zeros(3))
+    with pytest.raises(FormatError, match="expected 576 bytes, got 575"):
+        layouts.from_n16(layouts.to_n16(planes, "q8g32")[:-1], (4, 32), "q8g32")
+    with pytest.raises(FormatError, match="expected 12 bytes, got 3 of float32"):
+        layouts.from_row(np.zeros(3, np.float32), (3,), "f32")
+
+
+def test_formats_are_cheap_to_describe_at_any_size() -> None:
+    """Sizes of shapes far beyond memory are plain integers: the reader relies on it to check hostile headers."""
+    assert layouts.nbytes("q4g32", (1 << 40, 1 << 40), "n16") > 1 << 70
