@@ -2,3 +2,21 @@
 Does not own: models, text.
 Read first: sampler.py.
 """
+
+from ninfer.decoding.history import TokenHistory
+from ninfer.decoding.logprobs import TokenLogprobs, token_logprobs
+from ninfer.decoding.params import SamplingParams
+from ninfer.decoding.random import fresh_seed
+from ninfer.decoding.sampler import Candidates, distribution, greedy, sample
+
+__all__ = [
+    "Candidates",
+    "SamplingParams",
+    "TokenHistory",
+    "TokenLogprobs",
+    "distribution",
+    "fresh_seed",
+    "greedy",
+    "sample",
+    "token_logprobs",
+]

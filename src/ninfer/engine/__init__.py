@@ -2,3 +2,28 @@
 Does not own: any HTTP word.
 Read first: engine.py.
 """
+
+from ninfer.engine.config import EngineConfig
+from ninfer.engine.engine import Engine
+from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine.hardware import Hardware, detect_hardware
+from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
+from ninfer.engine.planning import plan_engine
+from ninfer.engine.request import GenerationRequest, StopRules
+
+__all__ = [
+    "Choice",
+    "Delta",
+    "Engine",
+    "EngineConfig",
+    "EnginePlan",
+    "Failed",
+    "Finished",
+    "GenerationEvent",
+    "GenerationRequest",
+    "Hardware",
+    "MemoryItem",
+    "StopRules",
+    "detect_hardware",
+    "plan_engine",
+]

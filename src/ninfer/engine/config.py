@@ -1,0 +1,138 @@
+"""What the operator asked for. Nothing edits a config after it exists; what will run is the plan's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, cast, get_args
+
+from ninfer.errors import ConfigError
+
+Auto = Literal["auto"]
+KVDtype = Literal["int8", "bf16"]
+Numerics = Literal["a8", "f32"]
+WeightsMemory = Literal["auto", "huge", "mapped"]
+
+MAX_CONCURRENCY = 64
+MAX_THREADS = 256
+
+
+def _help(text: str) -> dict[str, str]:
+    """Metadata of a field: meaning, unit, range and the reason of its default, for CLI help and docs."""
+    return {"help": text}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of an engine. Each field's meaning, unit, range and default reason: `describe(name)`, also shown as CLI
+    help.
+
+    A bad value is a ConfigError that names field, value and limits.
+    """
+
+    max_context: int | Auto = field(
+        default="auto",
+        metadata=_help(
+            "Tokens of prompt and completion together that one sequence may have, >= 2 and at most what the model was "
+            "trained for. auto: 2048, or the trained context if that is smaller: a first start needs little memory."
+        ),
+    )
+    kv_capacity: int | Auto = field(
+        default="auto",
+        metadata=_help(
+            "Tokens of KV memory shared by all sequences, rounded up to pages of 64; at least max_context. auto: "
+            "enough for max_concurrency full contexts, or as much of that as fits."
+        ),
+    )
+    kv_dtype: KVDtype = field(
+        default="int8",
+        metadata=_help(
+            "Storage of keys and values. int8 (groups of 64 with one scale) is the default: half the memory and half "
+            "the traffic of bf16 at long contexts; bf16 is closer to unquantised attention."
+        ),
+    )
+    prefill_chunk: int = field(
+        default=512,
+        metadata=_help(
+            "Prompt tokens computed in one step, >= 1; never more than max_context is used. 512: large enough for full "
+            "matrix speed, small enough that running sequences do not wait long."
+        ),
+    )
+    max_concurrency: int = field(
+        default=1,
+        metadata=_help(
+            f"Sequences that run at the same time, 1 to {MAX_CONCURRENCY}. 1: one user gets the whole machine."
+        ),
+    )
+    threads: int | Auto = field(
+        default="auto",
+        metadata=_help(f"Worker threads, 1 to {MAX_THREADS}. auto: one per CPU this process may use."),
+    )
+    numerics: Numerics = field(
+        default="a8",
+        metadata=_help(
+            "Arithmetic of products with packed weights. a8 quantises activation rows to int8 per group, which the "
+            "CPU's dot product instructions need; f32 is exact and slower, for tests and quality work."
+        ),
+    )
+    weights_memory: WeightsMemory = field(
+        default="auto",
+        metadata=_help(
+            "Where weights live. huge: copied once into huge pages, which are read faster; mapped: read from the "
+            "file's mapping, no copy. auto: huge where the system has huge pages."
+        ),
+    )
+    isa: str = field(
+        default="auto",
+        metadata=_help(
+            "Instruction set of the kernels, one that this CPU has. auto: the best one; others are for tests."
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        _check_count("max_context", self.max_context, 2, None, auto=True)
+        _check_count("kv_capacity", self.kv_capacity, 1, None, auto=True)
+        _check_count("prefill_chunk", self.prefill_chunk, 1, None)
+        _check_count("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
+        _check_count("threads", self.threads, 1, MAX_THREADS, auto=True)
+        _check_word("kv_dtype", self.kv_dtype, get_args(KVDtype))
+        _check_word("numerics", self.numerics, get_args(Numerics))
+        _check_word("weights_memory", self.weights_memory, get_args(WeightsMemory))
+        if not isinstance(self.isa, str) or not self.isa:
+            raise ConfigError(f"isa must be 'auto' or the name of an instruction set, got {self.isa!r}")
+        capacity, context = self.kv_capacity, self.max_context
+        if capacity != "auto" and context != "auto" and capacity < context:
+            raise ConfigError(f"kv_capacity {capacity} is below max_context {context}: no full sequence could run")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> EngineConfig:
+        """A config from named values; missing ones take their defaults. ConfigError names unknown keys."""
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ConfigError(f"unknown setting {', '.join(unknown)}; known: {', '.join(known)}")
+        return cls(**cast("dict[str, Any]", dict(values)))
+
+    @classmethod
+    def describe(cls, name: str) -> str:
+        """Meaning, unit, range and default reason of a field."""
+        for declared in fields(cls):
+            if declared.name == name:
+                return str(declared.metadata["help"])
+        raise ConfigError(f"there is no setting {name!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _check_count(name: str, value: object, low: int, high: int | None, *, auto: bool = False) -> None:
+    if auto and value == "auto":
+        return
+    if type(value) is not int or value < low or (high is not None and value > high):
+        limit = f">= {low}" if high is None else f"in [{low}, {high}]"
+        raise ConfigError(f"{name} must be an integer {limit}{' or auto' if auto else ''}, got {value!r}")
+
+
+def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(f"{name} must be one of {', '.join(words)}, got {value!r}")

@@ -1,0 +1,177 @@
+"""The engine: requests in, events out, one step at a time.
+
+It has no threads and no clockwork of its own: whoever owns it calls `step()`, and nothing else may touch it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ninfer.cache import PageAllocator
+from ninfer.engine.batch import BatchBuilder
+from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine.output import TextOutput
+from ninfer.engine.plan import EnginePlan
+from ninfer.engine.request import GenerationRequest
+from ninfer.engine.scheduler import Scheduler
+from ninfer.engine.sequence import Sequence
+from ninfer.engine.step import ForwardModel, StepLoop
+from ninfer.errors import InvariantError, RequestError
+from ninfer.metrics import FinishReason, RequestTimeline, now_ns
+
+if TYPE_CHECKING:
+    from ninfer.text import Tokenizer
+
+
+class Engine:
+    """Continuous batching over one model, first come first served.
+
+    Every submitted request gives deltas and then exactly one ending. Emitted ids depend on the request and the plan
+    only, not on what else runs. Without a tokenizer the engine works on ids alone: deltas have no text.
+    """
+
+    def __init__(self, plan: EnginePlan, model: ForwardModel, tokenizer: Tokenizer | None = None) -> None:
+        """Takes over `model`, which must have been loaded with `plan.options`; `close` closes it."""
+        self.plan = plan
+        self.tokenizer = tokenizer
+        self._model = model
+        self._scheduler = Scheduler(
+            PageAllocator(plan.num_pages), max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
+        )
+        options = plan.options
+        batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
+        self._loop = StepLoop(model, self._scheduler, batches)
+        self._live: dict[int, Sequence] = {}
+        self._outbox: list[GenerationEvent] = []
+        self._streams: dict[int, deque[GenerationEvent]] = {}
+        self._next_id = 0
+
+    @property
+    def num_running(self) -> int:
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.num_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do or to tell."""
+        return bool(self._live or self._outbox)
+
+    def submit(self, request: GenerationRequest, *, timeline: RequestTimeline | None = None) -> int:
+        """Queue a request; the id that its events carry.
+
+        `timeline` brings the stamps of what happened before (arrival, loading); without it the request arrives now.
+        RequestError if this model and plan can never run it.
+        """
+        self._check(request)
+        now = now_ns()
+        if timeline is None:
+            timeline = RequestTimeline(arrival_ns=now)
+        timeline.submitted_ns = now
+        stop = request.stop
+        end_tokens = frozenset(stop.token_ids)
+        sequence = Sequence(
+            self._next_id,
+            request,
+            max_context=self.plan.max_context,
+            end_tokens=end_tokens.union(self.plan.end_token_ids) if stop.model_end_tokens else end_tokens,
+            output=None if self.tokenizer is None else TextOutput(self.tokenizer, stop.strings),
+            timeline=timeline,
+        )
+        self._next_id += 1
+        self._live[sequence.id] = sequence
+        self._scheduler.add(sequence)
+        return sequence.id
+
+    def step(self) -> list[GenerationEvent]:
+        """Run one step of everything that runs; the events since the last call, except those of `generate` iterators.
+
+        An exception other than a failing request's (which is its `Failed` event) leaves all requests as they were
+        before.
+        """
+        self._advance()
+        events, self._outbox = self._outbox, []
+        return events
+
+    def cancel(self, request_id: int) -> bool:
+        """End a request now; its last events come with the next step. False if it has ended already."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            return False
+        if sequence.num_output and sequence.output is not None:
+            text, _ = sequence.output.finish()
+            if text:
+                self._publish(Delta(request_id, (), text))
+        self._publish(self._loop.finish(sequence, FinishReason.CANCELLED))
+        return True
+
+    def generate(
+        self, request: GenerationRequest, *, timeline: RequestTimeline | None = None
+    ) -> Iterator[GenerationEvent]:
+        """The events of one request, stepping the engine as needed. Closing the iterator early cancels the request.
+
+        Several iterators and `step` may take turns: each sees its own events. Submission happens at the first `next`.
+        """
+        request_id = self.submit(request, timeline=timeline)
+        stream = self._streams[request_id] = deque()
+        try:
+            while stream or request_id in self._live:
+                if not stream:
+                    self._advance()
+                while stream:
+                    yield stream.popleft()
+        finally:
+            self.cancel(request_id)
+            del self._streams[request_id]
+
+    def drain(self) -> Iterator[GenerationEvent]:
+        """The events of all requests until none is left."""
+        while self.has_work:
+            yield from self.step()
+
+    def close(self) -> None:
+        """Close the model. Requests that have not ended get no more events."""
+        self._live.clear()
+        self._model.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _advance(self) -> None:
+        for event in self._loop.step():
+            self._publish(event)
+
+    def _publish(self, event: GenerationEvent) -> None:
+        if isinstance(event, Finished | Failed) and self._live.pop(event.request_id, None) is None:
+            raise InvariantError(f"request {event.request_id} ended twice")
+        stream = self._streams.get(event.request_id)
+        (self._outbox if stream is None else stream).append(event)
+
+    def _check(self, request: GenerationRequest) -> None:
+        """What only the model and the plan can tell about a request."""
+        plan = self.plan
+        num_prompt = len(request.prompt_ids)
+        if num_prompt >= plan.max_context:
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens and the context holds {plan.max_context}, output included",
+                kind="context_length_exceeded",
+                param="prompt",
+            )
+        for param, ids in (("prompt", request.prompt_ids), ("stop_token_ids", request.stop.token_ids)):
+            highest = max(ids, default=0)
+            if highest >= plan.vocab_size:
+                raise RequestError(
+                    f"{param} holds token id {highest}; this vocabulary ends at {plan.vocab_size - 1}", param=param
+                )
+        if request.stop.strings and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer, and this model has none", param="stop")

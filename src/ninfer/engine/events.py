@@ -1,0 +1,53 @@
+"""What a caller sees of a generation: deltas, then exactly one ending."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ninfer.decoding import TokenLogprobs
+from ninfer.errors import NInferError
+from ninfer.metrics import FinishReason, Phases, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New output of one request.
+
+    ids: every completion token appears in exactly one delta, a stop token included. text: what can be shown now; it may
+    lag behind the ids while a character or a possible stop string is incomplete, and is always "" without a tokenizer.
+    All texts joined are the answer. logprobs: one per id if the request asked for them.
+    """
+
+    request_id: int
+    ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The ending of a generation without an error.
+
+    seed: what the random draws were keyed by, also when the request named none; None for greedy requests.
+    stop: the stop string that ended it, if one did.
+    """
+
+    request_id: int
+    reason: FinishReason
+    usage: Usage
+    timings: Phases
+    seed: int | None
+    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The ending of a generation by an error that concerns this request; the engine lives on."""
+
+    request_id: int
+    error: NInferError
+    usage: Usage
+    timings: Phases
+
+
+GenerationEvent = Delta | Finished | Failed

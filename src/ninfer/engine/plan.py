@@ -1,0 +1,76 @@
+"""What will run and what it will allocate, as data. `planning.py` makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ninfer.cache import PAGE_TOKENS
+from ninfer.engine.config import EngineConfig
+from ninfer.models.options import RuntimeOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One setting as it will be, and why; automatic choices and adjusted values have one."""
+
+    field: str
+    value: int | str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """One allocation: exact bytes, or an estimate that says so."""
+
+    name: str
+    num_bytes: int
+    estimate: bool
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """What an engine will run and allocate. `num_pages` pages of 64 tokens always hold at least one full context.
+
+    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and one per other running sequence.
+    """
+
+    config: EngineConfig
+    architecture: str
+    artifact_digest: str
+    vocab_size: int
+    end_token_ids: tuple[int, ...]
+    max_context: int
+    num_pages: int
+    prefill_chunk: int
+    max_concurrency: int
+    options: RuntimeOptions
+    memory: tuple[MemoryItem, ...]
+    choices: tuple[Choice, ...]
+
+    @property
+    def kv_capacity(self) -> int:
+        """Tokens of KV memory."""
+        return self.num_pages * PAGE_TOKENS
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything, estimates included."""
+        return sum(item.num_bytes for item in self.memory)
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256 (hex) of what will run: equal for plans that run and allocate the same for one artifact."""
+        decided = self._fields()
+        del decided["config"], decided["choices"]
+        text = json.dumps(decided, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything above as JSON values."""
+        return {**self._fields(), "digest": self.digest}
+
+    def _fields(self) -> dict[str, Any]:
+        return {**asdict(self), "kv_capacity": self.kv_capacity, "total_bytes": self.total_bytes}

@@ -1,0 +1,215 @@
+"""From what the operator asked, the file and the machine to a plan. Pure: nothing is allocated, nothing is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ninfer.cache import PAGE_TOKENS, pages_for
+from ninfer.engine.config import EngineConfig
+from ninfer.engine.hardware import Hardware
+from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
+from ninfer.errors import ArtifactError, CapacityError, ConfigError
+from ninfer.models.options import RuntimeOptions
+
+DEFAULT_CONTEXT = 2048
+
+MARGIN_BYTES = 256 * 2**20
+"""Left free by an automatic KV capacity for what allocates later: caches, other programs, fragmentation."""
+
+RUNTIME_ESTIMATE_BYTES = 48 * 2**20
+"""Interpreter, NumPy and the other libraries of a process that generates text."""
+
+TOKENIZER_ESTIMATE_FACTOR = 12
+"""Memory of a loaded tokenizer per byte of its `tokenizer.json`."""
+
+TOKENIZER_RESOURCE = "frontend/tokenizer.json"
+
+MemoryPlanner = Callable[[Any, RuntimeOptions], Mapping[str, int]]
+
+
+class PlannableArtifact(Protocol):
+    """What planning reads of an artifact."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+
+def plan_engine(
+    config: EngineConfig, artifact: PlannableArtifact, hardware: Hardware, *, plan_memory: MemoryPlanner | None = None
+) -> EnginePlan:
+    """Decide everything that is still open and count every byte.
+
+    `plan_memory(artifact, options)` gives exact bytes per allocation of the model; None takes
+    `ninfer.models.plan_memory`. ConfigError for settings that contradict the model; CapacityError, with the largest
+    value that fits, when the plan needs more than `hardware.available_bytes`.
+    """
+    if plan_memory is None:
+        from ninfer.models import plan_memory as plan_model_memory  # here: tests and fakes plan without any model code
+
+        plan_memory = plan_model_memory
+    choices: list[Choice] = []
+
+    def choose(choice: Choice | None) -> None:
+        if choice is not None:
+            choices.append(choice)
+
+    trained = _positive_fact(artifact, "max_position")
+    max_context, why = _max_context(config, trained)
+    choose(why)
+    sizing = _Sizing(config, artifact, hardware, plan_memory)
+    num_pages, why = _num_pages(sizing, max_context)
+    choose(why)
+    options = sizing.options(max_context, num_pages)
+    if config.prefill_chunk > max_context:
+        choose(Choice("prefill_chunk", max_context, "a chunk is never longer than the context"))
+    if config.threads == "auto":
+        choose(Choice("threads", options.threads, f"{hardware.cpus} CPUs may be used by this process"))
+    if config.weights_memory == "auto":
+        choose(Choice("weights_memory", options.weights_memory, _weights_reason(hardware)))
+    return EnginePlan(
+        config=config,
+        architecture=artifact.architecture,
+        artifact_digest=artifact.digest,
+        vocab_size=_positive_fact(artifact, "vocab_size"),
+        end_token_ids=tuple(artifact.config.get("stop_token_ids", ())),
+        max_context=max_context,
+        num_pages=num_pages,
+        prefill_chunk=min(config.prefill_chunk, max_context),
+        max_concurrency=config.max_concurrency,
+        options=options,
+        memory=sizing.memory(max_context, num_pages),
+        choices=tuple(choices),
+    )
+
+
+@dataclass(frozen=True)
+class _Sizing:
+    """Runtime options and memory as functions of the two numbers that are searched for: context and pages."""
+
+    config: EngineConfig
+    artifact: PlannableArtifact
+    hardware: Hardware
+    plan_memory: MemoryPlanner
+
+    def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
+        config = self.config
+        weights_memory = config.weights_memory
+        if weights_memory == "auto":
+            weights_memory = "huge" if self.hardware.huge_pages else "mapped"
+        return RuntimeOptions(
+            numerics=config.numerics,
+            kv_format=config.kv_dtype,
+            num_pages=num_pages,
+            # A prefill chunk, and one row for each sequence that decodes meanwhile.
+            max_rows=min(config.prefill_chunk, max_context) + config.max_concurrency - 1,
+            max_logit_rows=config.max_concurrency,
+            threads=self.hardware.cpus if config.threads == "auto" else config.threads,
+            isa=None if config.isa == "auto" else config.isa,
+            weights_memory=weights_memory,
+        )
+
+    def memory(self, max_context: int, num_pages: int) -> tuple[MemoryItem, ...]:
+        """Every allocation: the model's, then ours, then what can only be estimated."""
+        options = self.options(max_context, num_pages)
+        exact = [MemoryItem(name, size, False) for name, size in self.plan_memory(self.artifact, options).items()]
+        table_bytes = 4 * pages_for(max_context)
+        token_bytes = 4 * max_context
+        step_bytes = 4 * (options.max_rows + options.max_logit_rows)
+        ours = self.config.max_concurrency * (table_bytes + token_bytes) + step_bytes
+        exact.append(MemoryItem("tokens and page tables", ours, False))
+        tokenizer = self.artifact.tensors.get(TOKENIZER_RESOURCE)
+        if tokenizer is not None:
+            exact.append(MemoryItem("tokenizer", TOKENIZER_ESTIMATE_FACTOR * tokenizer.nbytes, True))
+        return (*exact, MemoryItem("interpreter and libraries", RUNTIME_ESTIMATE_BYTES, True))
+
+    def total(self, max_context: int, num_pages: int) -> int:
+        return sum(item.num_bytes for item in self.memory(max_context, num_pages))
+
+    def fits(self, max_context: int, num_pages: int, margin: int = 0) -> bool:
+        return self.total(max_context, num_pages) + margin <= self.hardware.available_bytes
+
+
+def _max_context(config: EngineConfig, trained: int) -> tuple[int, Choice | None]:
+    if config.max_context != "auto":
+        if config.max_context > trained:
+            raise ConfigError(
+                f"max_context {config.max_context} is more than the {trained} tokens this model was trained for"
+            )
+        return config.max_context, None
+    value = min(DEFAULT_CONTEXT, trained)
+    reason = "the default" if value == DEFAULT_CONTEXT else f"the model was trained for {trained} tokens"
+    if config.kv_capacity != "auto" and config.kv_capacity < value:
+        value, reason = config.kv_capacity, "kv_capacity holds no more"
+    return value, Choice("max_context", value, reason)
+
+
+def _num_pages(sizing: _Sizing, max_context: int) -> tuple[int, Choice | None]:
+    """Pages of KV memory that fit, or CapacityError."""
+    least = pages_for(max_context)
+    capacity = sizing.config.kv_capacity
+    if capacity != "auto":
+        num_pages = pages_for(capacity)
+        if sizing.fits(max_context, num_pages):
+            return num_pages, None
+        if sizing.fits(max_context, least):
+            largest = _largest(lambda pages: sizing.fits(max_context, pages), least, num_pages)
+            raise _capacity_error(sizing, max_context, num_pages, "kv_capacity", capacity, largest * PAGE_TOKENS)
+    elif sizing.fits(max_context, least):
+        lanes = sizing.config.max_concurrency
+        num_pages, reason = least * lanes, f"{lanes} x max_context"
+        if not sizing.fits(max_context, num_pages, MARGIN_BYTES):
+            # One context was shown to fit, so it is the floor even where it leaves no margin.
+            num_pages = _largest(lambda p: p == least or sizing.fits(max_context, p, MARGIN_BYTES), least, num_pages)
+            reason = f"what fits in the memory that is available, of {lanes} x max_context"
+        return num_pages, Choice("kv_capacity", num_pages * PAGE_TOKENS, reason)
+
+    def context_fits(context: int) -> bool:
+        return sizing.fits(context, pages_for(context))
+
+    shortest = 2
+    largest_context = _largest(context_fits, shortest, max_context) if context_fits(shortest) else None
+    raise _capacity_error(sizing, max_context, least, "max_context", max_context, largest_context)
+
+
+def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest value in `[low, high]` that fits; `low` does, and fitting never comes back once lost."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _capacity_error(
+    sizing: _Sizing, max_context: int, num_pages: int, field: str, value: int, largest: int | None
+) -> CapacityError:
+    needed, available = sizing.total(max_context, num_pages), sizing.hardware.available_bytes
+    advice = "no value fits" if largest is None else f"the largest {field} that fits is {largest}"
+    return CapacityError(
+        f"{field} {value} needs {needed} bytes of memory and {available} are available; {advice}",
+        field=field,
+        largest=largest,
+    )
+
+
+def _weights_reason(hardware: Hardware) -> str:
+    if hardware.huge_pages:
+        return "this system has transparent huge pages, which are read faster"
+    return "this system has no transparent huge pages, so a copy would gain nothing"
+
+
+def _positive_fact(artifact: PlannableArtifact, name: str) -> int:
+    value = artifact.config.get(name)
+    if type(value) is not int or value < 1:
+        raise ArtifactError(f"must be a positive integer, got {value!r}", field=f"config.{name}")
+    return value

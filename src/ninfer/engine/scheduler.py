@@ -1,0 +1,80 @@
+"""Who runs in a step: admission in order of arrival, decode rows first, then prefill while rows are left."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ninfer.cache import PageAllocator, pages_for
+from ninfer.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRows:
+    """`count` next tokens of a sequence; `wants_token` when they are all it has, so that a new token follows."""
+
+    sequence: Sequence
+    count: int
+    wants_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The decision of one step: sequences in row order."""
+
+    scheduled: tuple[ScheduledRows, ...]
+
+
+class Scheduler:
+    """Waiting and running sequences.
+
+    A sequence is admitted when a lane is free and its whole need of pages can be claimed; the queue never overtakes, so
+    a large request waits for running ones to end and nothing waits for ever. Running sequences always have their
+    memory. A step has one row per decoding sequence, and `prefill_chunk` rows for prompts, oldest request first.
+    """
+
+    def __init__(self, allocator: PageAllocator, *, max_concurrency: int, prefill_chunk: int) -> None:
+        self._allocator = allocator
+        self._max_concurrency = max_concurrency
+        self._prefill_chunk = prefill_chunk
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, waiting or running."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+
+    def admit(self, now_ns: int) -> None:
+        """Move waiting sequences to running while the first of them fits."""
+        while self._waiting and len(self._running) < self._max_concurrency:
+            if pages_for(self._waiting[0].state_tokens) > self._allocator.num_claimable:
+                return
+            sequence = self._waiting.popleft()
+            sequence.admit(self._allocator, now_ns)
+            self._running.append(sequence)
+
+    def plan(self) -> StepPlan:
+        """The next step; it is empty only when nothing runs."""
+        scheduled = [ScheduledRows(s, 1, True) for s in self._running if s.num_output]
+        budget = self._prefill_chunk
+        for sequence in self._running:
+            if not sequence.num_output and budget:
+                pending = sequence.num_pending
+                count = min(pending, budget)
+                budget -= count
+                scheduled.append(ScheduledRows(sequence, count, count == pending))
+        return StepPlan(tuple(scheduled))

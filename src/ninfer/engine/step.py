@@ -1,0 +1,126 @@
+"""The step loop: plan, reserve, forward, commit, decide, publish."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.decoding import sample, token_logprobs
+from ninfer.engine.batch import BatchBuilder
+from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine.scheduler import Scheduler, StepPlan
+from ninfer.engine.sequence import Sequence
+from ninfer.errors import BackendError
+from ninfer.metrics import FinishReason, now_ns
+from ninfer.models.batch import ForwardBatch
+
+Logits = npt.NDArray[np.float32]
+
+
+class ForwardModel(Protocol):
+    """What the engine needs of a loaded model."""
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        """Logits float32 `[R, V]` of the batch's logit rows, valid until the next call. BackendError if it cannot."""
+
+    def close(self) -> None: ...
+
+
+class StepLoop:
+    """Runs steps over the scheduler's sequences. A step changes nothing unless its forward succeeds."""
+
+    def __init__(self, model: ForwardModel, scheduler: Scheduler, batches: BatchBuilder) -> None:
+        self._model = model
+        self._scheduler = scheduler
+        self._batches = batches
+
+    def step(self) -> list[GenerationEvent]:
+        """One step; the events it gave, in row order.
+
+        A BackendError of the forward ends the sequences of the step; any other exception leaves the step undone.
+        """
+        self._scheduler.admit(now_ns())
+        plan = self._scheduler.plan()
+        if not plan.scheduled:
+            return []
+        try:
+            for scheduled in plan.scheduled:
+                scheduled.sequence.state.reserve(scheduled.count)
+            logits = self._model.forward(self._batches.build(plan))
+        except BackendError as error:
+            return [self.fail(scheduled.sequence, error) for scheduled in plan.scheduled]
+        except BaseException:
+            for scheduled in plan.scheduled:
+                scheduled.sequence.state.rollback()
+            raise
+        return self._commit(plan, logits)
+
+    def _commit(self, plan: StepPlan, logits: Logits) -> list[GenerationEvent]:
+        events: list[GenerationEvent] = []
+        row = 0
+        for scheduled in plan.scheduled:
+            scheduled.sequence.state.commit(scheduled.count)
+            if scheduled.wants_token:
+                self._advance(scheduled.sequence, logits[row], events)
+                row += 1
+        return events
+
+    def _advance(self, sequence: Sequence, logits: Logits, events: list[GenerationEvent]) -> None:
+        """Choose the next token of a sequence, and end it if a rule says so."""
+        request = sequence.request
+        try:
+            token = sample(logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length)
+        except BackendError as error:
+            events.append(self.fail(sequence, error))
+            return
+        logprobs = () if request.logprobs is None else (token_logprobs(logits, token, request.logprobs),)
+        sequence.append(token)
+        text, stop, reason = _judge(sequence, token)
+
+        stamp = now_ns()
+        sequence.timeline.last_token_ns = stamp
+        if sequence.num_output == 1:
+            sequence.timeline.first_token_ns = stamp
+        events.append(Delta(sequence.id, (token,), text, logprobs))
+        if reason is not None:
+            events.append(self.finish(sequence, reason, stop))
+
+    def finish(self, sequence: Sequence, reason: FinishReason, stop: str | None = None) -> Finished:
+        """End a sequence: memory freed, timeline closed."""
+        self._scheduler.remove(sequence)
+        sequence.release()
+        usage, timings = sequence.account(now_ns())
+        return Finished(sequence.id, reason, usage, timings, sequence.seed, stop)
+
+    def fail(self, sequence: Sequence, error: BackendError) -> Failed:
+        """End a sequence by an error."""
+        self._scheduler.remove(sequence)
+        sequence.release()
+        usage, timings = sequence.account(now_ns())
+        return Failed(sequence.id, error, usage, timings)
+
+
+def _judge(sequence: Sequence, token: int) -> tuple[str, str | None, FinishReason | None]:
+    """What a new token means: text to show, the stop string it reached, and whether it ends the sequence.
+
+    Stop tokens go before stop strings, those before limits. At an end the text that was held back comes out, up to a
+    stop string that only shows up then.
+    """
+    output = sequence.output
+    text, stop, reason = "", None, None
+    if token in sequence.end_tokens:
+        reason = FinishReason.STOP_TOKEN
+    elif output is not None:
+        text, stop = output.push(token)
+    if stop is not None:
+        return text, stop, FinishReason.STOP_STRING
+    if reason is None and sequence.num_output == sequence.limit:
+        reason = sequence.limit_reason
+    if reason is not None and output is not None:
+        rest, stop = output.finish()
+        text += rest
+        if stop is not None:
+            reason = FinishReason.STOP_STRING
+    return text, stop, reason

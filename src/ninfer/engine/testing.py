@@ -1,0 +1,195 @@
+"""Models and plans for tests of everything that runs on an engine: no weights, no native code, exact expectations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.cache import PAGE_TOKENS, pages_for
+from ninfer.engine.config import EngineConfig
+from ninfer.engine.plan import EnginePlan
+from ninfer.engine.step import ForwardModel, Logits
+from ninfer.errors import InvariantError
+from ninfer.models.batch import ForwardBatch, SequenceRows
+from ninfer.models.options import RuntimeOptions
+
+_PRIME = 2**31 - 1
+_GENERATOR = 7
+
+
+def make_plan(
+    *,
+    vocab_size: int,
+    max_context: int = 256,
+    num_pages: int | None = None,
+    prefill_chunk: int = 64,
+    max_concurrency: int = 4,
+    end_token_ids: tuple[int, ...] = (),
+) -> EnginePlan:
+    """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes."""
+    if num_pages is None:
+        num_pages = max_concurrency * pages_for(max_context)
+    return EnginePlan(
+        config=EngineConfig(max_context=max_context, prefill_chunk=prefill_chunk, max_concurrency=max_concurrency),
+        architecture="testing",
+        artifact_digest="",
+        vocab_size=vocab_size,
+        end_token_ids=end_token_ids,
+        max_context=max_context,
+        num_pages=num_pages,
+        prefill_chunk=prefill_chunk,
+        max_concurrency=max_concurrency,
+        options=RuntimeOptions(
+            num_pages=num_pages, max_rows=prefill_chunk + max_concurrency - 1, max_logit_rows=max_concurrency
+        ),
+        memory=(),
+        choices=(),
+    )
+
+
+class FormulaModel:
+    """Logits are a formula of all tokens up to a row, read back through the page tables.
+
+    Keeps what a KV cache would: for each page slot the token and position written there. Anything the engine may not do
+    (rows out of order, a position that does not follow, a page out of range or shared, stale content, too many rows) is
+    an InvariantError, and anything that mixes sequences up changes the tokens.
+    """
+
+    def __init__(self, plan: EnginePlan) -> None:
+        self._options = plan.options
+        self._vocab_size = plan.vocab_size
+        shape = (plan.num_pages, PAGE_TOKENS)
+        self._tokens: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
+        self._positions: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
+        self.row_counts: list[int] = []
+        self.closed = False
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        self._check_batch(batch)
+        self.row_counts.append(len(batch.token_ids))
+        prefixes = {}
+        for rows in batch.sequences:
+            positions = np.arange(rows.position, rows.position + rows.count)
+            pages = rows.pages[positions // PAGE_TOKENS]
+            self._tokens[pages, positions % PAGE_TOKENS] = batch.token_ids[rows.start : rows.start + rows.count]
+            self._positions[pages, positions % PAGE_TOKENS] = positions
+            for offset in range(rows.count):
+                prefixes[rows.start + offset] = (rows, rows.position + offset + 1)
+        logits = np.empty((len(batch.logit_rows), self._vocab_size), dtype=np.float32)
+        for index, row in enumerate(batch.logit_rows):
+            logits[index] = formula_logits(self._read(*prefixes[int(row)]), self._vocab_size)
+        return logits
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _read(self, rows: SequenceRows, length: int) -> npt.NDArray[np.int64]:
+        positions = np.arange(length)
+        pages = rows.pages[positions // PAGE_TOKENS]
+        if not np.array_equal(self._positions[pages, positions % PAGE_TOKENS], positions):
+            raise InvariantError(f"stale or foreign content within the first {length} tokens of pages {rows.pages}")
+        return self._tokens[pages, positions % PAGE_TOKENS]
+
+    def _check_batch(self, batch: ForwardBatch) -> None:
+        num_rows, options = len(batch.token_ids), self._options
+        if not 0 < num_rows <= options.max_rows or len(batch.logit_rows) > options.max_logit_rows:
+            raise InvariantError(f"{num_rows} rows, {len(batch.logit_rows)} logit rows in one step")
+        if batch.token_ids.min() < 0 or batch.token_ids.max() >= self._vocab_size:
+            raise InvariantError(f"token id outside the vocabulary in {batch.token_ids}")
+        seen: set[int] = set()
+        end = 0
+        for rows in batch.sequences:
+            pages = [int(page) for page in rows.pages]
+            needed = pages_for(rows.position + rows.count)
+            if rows.start != end or rows.count < 1 or len(pages) < needed:
+                raise InvariantError(f"rows do not follow or lack pages: {rows}")
+            if seen.intersection(pages) or len(set(pages)) < len(pages):
+                raise InvariantError(f"a page has two owners: {rows}")
+            if pages and not 0 <= min(pages) <= max(pages) < options.num_pages:
+                raise InvariantError(f"page out of range: {rows}")
+            seen.update(pages)
+            end += rows.count
+        if end != num_rows or (np.diff(batch.logit_rows) <= 0).any():
+            raise InvariantError("sequences do not cover the rows, or logit rows do not increase")
+
+
+def formula_logits(tokens: npt.NDArray[np.int64], vocab_size: int) -> npt.NDArray[np.float32]:
+    """The logits `[V]` of `FormulaModel` after `tokens`: evenly spread in [0, 8), different for every prefix."""
+    digest = len(tokens)
+    for token in tokens.tolist():
+        digest = (digest * _GENERATOR + token + 1) % _PRIME
+    ids = np.arange(1, vocab_size + 1, dtype=np.uint64)
+    mixed = (ids * np.uint64(2654435761) ^ np.uint64(digest)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return ((mixed >> np.uint64(40)).astype(np.float64) * (8.0 / 2**24)).astype(np.float32)
+
+
+class ScriptedModel:
+    """Emits a given list of ids, to every sequence from its own first token on; the last id repeats for ever.
+
+    Each sequence is followed by its first page, and starts again when a row has position 0.
+    """
+
+    def __init__(self, vocab_size: int, script: Sequence[int]) -> None:
+        if not script or not all(0 <= token < vocab_size for token in script):
+            raise InvariantError(f"a script needs ids below {vocab_size}, got {list(script)}")
+        self._vocab_size = vocab_size
+        self._script = tuple(script)
+        self._emitted: dict[int, int] = {}
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        logits = np.zeros((len(batch.logit_rows), self._vocab_size), dtype=np.float32)
+        wanted = {int(row): index for index, row in enumerate(batch.logit_rows)}
+        for rows in batch.sequences:
+            key = int(rows.pages[0])
+            if rows.position == 0:
+                self._emitted[key] = 0
+            index = wanted.get(rows.start + rows.count - 1)
+            if index is not None:
+                logits[index, self._script[min(self._emitted[key], len(self._script) - 1)]] = 1.0
+                self._emitted[key] += 1
+        return logits
+
+    def close(self) -> None:
+        self._emitted.clear()
+
+
+class FaultyModel:
+    """Another model with faults: each mapping is keyed by the index of the forward call, from 0.
+
+    sleep_s: seconds that every call takes longer. raise_at: exceptions raised instead of running. replace_at: (logit
+    row, value) whose first logit becomes `value`: NaN, infinity, anything.
+    """
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        *,
+        sleep_s: float = 0.0,
+        raise_at: Mapping[int, BaseException] | None = None,
+        replace_at: Mapping[int, tuple[int, float]] | None = None,
+    ) -> None:
+        self._model = model
+        self._sleep_s = sleep_s
+        self._raise_at = raise_at or {}
+        self._replace_at = replace_at or {}
+        self.num_calls = 0
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        call = self.num_calls
+        self.num_calls += 1
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        if call in self._raise_at:
+            raise self._raise_at[call]
+        logits = self._model.forward(batch)
+        if call in self._replace_at:
+            row, value = self._replace_at[call]
+            logits[row, 0] = value
+        return logits
+
+    def close(self) -> None:
+        self._model.close()
