@@ -7,6 +7,7 @@ from ninfer.engine.config import EngineConfig
 from ninfer.engine.engine import Engine
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.hardware import Hardware, detect_hardware
+from ninfer.engine.loading import load_engine
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.engine.planning import plan_engine
 from ninfer.engine.request import GenerationRequest, StopRules
@@ -25,5 +26,6 @@ __all__ = [
     "MemoryItem",
     "StopRules",
     "detect_hardware",
+    "load_engine",
     "plan_engine",
 ]

@@ -23,7 +23,7 @@ from ninfer.errors import InvariantError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, now_ns
 
 if TYPE_CHECKING:
-    from ninfer.text import Tokenizer
+    from ninfer.text.tokenizer import Tokenizer
 
 
 class Engine:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ninfer.text import Tokenizer
+    from ninfer.text.tokenizer import Tokenizer
 
 
 class TextOutput:
@@ -15,10 +16,9 @@ class TextOutput:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop_strings: tuple[str, ...]) -> None:
-        from ninfer.text import StopMatcher, StreamDecoder  # here: programs that only handle ids never pay for it
-
-        self._decoder = StreamDecoder(tokenizer)
-        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        text = import_module("ninfer.text")  # here: programs that only handle ids never pay for it
+        self._decoder = text.StreamDecoder(tokenizer)
+        self._matcher = text.StopMatcher(stop_strings) if stop_strings else None
 
     def push(self, token: int) -> tuple[str, str | None]:
         """Text that may be shown after this token, and the stop string that was reached, if any."""

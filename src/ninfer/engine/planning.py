@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 from ninfer.cache import PAGE_TOKENS, pages_for
@@ -39,7 +40,7 @@ class PlannableArtifact(Protocol):
     @property
     def digest(self) -> str: ...
     @property
-    def tensors(self) -> Mapping[str, Any]: ...
+    def objects(self) -> Mapping[str, Any]: ...
 
 
 def plan_engine(
@@ -52,9 +53,7 @@ def plan_engine(
     value that fits, when the plan needs more than `hardware.available_bytes`.
     """
     if plan_memory is None:
-        from ninfer.models import plan_memory as plan_model_memory  # here: tests and fakes plan without any model code
-
-        plan_memory = plan_model_memory
+        plan_memory = import_module("ninfer.models").plan_memory
     choices: list[Choice] = []
 
     def choose(choice: Choice | None) -> None:
@@ -125,7 +124,7 @@ class _Sizing:
         step_bytes = 4 * (options.max_rows + options.max_logit_rows)
         ours = self.config.max_concurrency * (table_bytes + token_bytes) + step_bytes
         exact.append(MemoryItem("tokens and page tables", ours, False))
-        tokenizer = self.artifact.tensors.get(TOKENIZER_RESOURCE)
+        tokenizer = self.artifact.objects.get(TOKENIZER_RESOURCE)
         if tokenizer is not None:
             exact.append(MemoryItem("tokenizer", TOKENIZER_ESTIMATE_FACTOR * tokenizer.nbytes, True))
         return (*exact, MemoryItem("interpreter and libraries", RUNTIME_ESTIMATE_BYTES, True))
