@@ -1,0 +1,170 @@
+// The C++ face of the op contracts: argument structs and the table of kernels that each instruction-set target fills.
+//
+// Every kernel is a pure function of its arguments: it allocates nothing, throws nothing and keeps no globals. A kernel's
+// result for one row never depends on how many rows it was called with (decision 6, the determinism law): the reduction
+// order over K and over KV positions is part of the contract.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ninfer {
+
+constexpr int kLanes = 16;        // output rows of a weight record; virtual vector width of every target
+constexpr int kGroup = 32;        // weight columns that share a scale; activation columns that share a scale
+constexpr int kMaxTileRows = 12;  // most rows of one activation tile
+constexpr int kPageTokens = 64;   // tokens of one KV page
+constexpr int kSegmentTokens = 256;  // KV positions reduced together; segments are aligned to absolute positions
+constexpr int kKVGroup = 64;      // head dims that share a KV scale
+constexpr int kMaxHeadDim = 256;
+constexpr int kQueryTile = 24;    // most query rows (token rows x heads of one KV head) of one attention tile
+
+enum class WeightFormat : int { f32 = 0, bf16 = 1, q8g32 = 2, q4g32 = 3, q4g32m = 4 };
+enum class KVFormat : int { bf16 = 0, int8 = 1 };
+
+inline constexpr bool is_packed(WeightFormat f) { return f >= WeightFormat::q8g32; }
+constexpr std::size_t align64(std::size_t n) { return (n + 63) & ~std::size_t{63}; }
+
+// One matrix [N, K] in layout n16: NB records of 16 output rows each (docs/formats.md).
+struct Weight {
+  WeightFormat format;
+  int n, k;
+  int groups;                 // ceil(K / 32) for packed formats, else 0
+  int records;                // ceil(N / 16)
+  std::size_t record_bytes;
+  std::size_t mins_offset;    // inside a record; scales are at 0
+  std::size_t codes_offset;
+  const std::uint8_t* data;
+};
+
+// Rows of float32 activations quantised to int8 per group of 32, grouped in tiles of up to kMaxTileRows rows.
+// Record of (tile, group), with R the rows of the tile: codes [8][R][4] int8, scale [R] f32, scale * sum [R] f32,
+// -8 * sum [R] i32, -128 * sum [R] i32. One record is 48 R bytes.
+constexpr std::size_t kActBytesPerRowGroup = 48;
+
+struct QuantizeArgs {
+  const float* x;             // [rows, ldx]
+  std::size_t ldx;
+  int k;                      // columns; the last group is padded with zeros
+  int rows;
+  int tile_rows;              // rows per tile; the last tile may have fewer
+  std::uint8_t* tiles;
+};
+
+// y[r, n] = sum_k x[r, k] W[n, k] (+ residual[r, n]) for the records [record_begin, record_end).
+struct ProductArgs {
+  const Weight* weight;
+  int record_begin, record_end;
+  int rows;
+  int tile_rows;
+  const std::uint8_t* tiles;  // packed weights under a8
+  const float* x;             // float products
+  std::size_t ldx;
+  float* y;                   // column 0 of this weight's output
+  std::size_t ldy;
+  const float* residual;      // same shape as y, or null
+  std::size_t ldr;
+};
+
+struct RmsNormArgs {
+  const float* x;
+  std::size_t ldx;
+  const float* w;
+  float* y;
+  std::size_t ldy;
+  int width;
+  float eps;
+};
+
+struct RopeArgs {
+  const float* x;
+  std::size_t ldx;
+  const float* angles;        // [rows, rotary_dim]: cosines then sines
+  std::size_t lda;
+  float* y;
+  std::size_t ldy;
+  int num_heads, head_dim, rotary_dim;
+};
+
+struct SiluMulArgs {
+  const float* x;             // [rows, 2 width]
+  std::size_t ldx;
+  float* y;
+  std::size_t ldy;
+  int width;
+};
+
+// Byte layout of one layer's part of a KV page (docs/formats.md, "KV pages").
+struct KVLayout {
+  KVFormat format;
+  int num_kv_heads, head_dim;
+  int padded_dim;             // head_dim rounded up to 16; padding is zero
+  int groups;                 // ceil(head_dim / 64)
+  std::size_t k_scales_offset, v_offset, v_scales_offset;  // inside one head's block; keys are at 0
+  std::size_t head_bytes;
+  std::size_t layer_bytes;    // num_kv_heads * head_bytes
+};
+
+struct KVAppendArgs {
+  const KVLayout* layout;
+  const float* k;             // one row: [num_kv_heads * head_dim]
+  const float* v;
+  std::uint8_t* page;         // this layer's part of the page that holds the token
+  int slot;                   // token index inside the page
+};
+
+// One tile of query rows against one segment range of one KV head.
+struct AttentionTile {
+  const KVLayout* layout;
+  const std::uint8_t* kv_layer;      // this layer's part of page 0
+  std::size_t page_bytes;            // distance between pages
+  const std::int32_t* page_ids;      // pages of the sequence in token order
+  int kv_head;
+  int num_queries;            // <= kQueryTile
+  const float* const* q;      // [num_queries] -> head_dim floats
+  const int* visible;         // [num_queries]: number of tokens the query may see (its position + 1)
+  float scale;
+  bool quantize_q;            // integer scores (a8 with int8 KV)
+  int segment_begin, segment_end;
+  // Whole queries: out[i] takes head_dim finished floats. Split queries: partials[i] takes the segments of the range one
+  // after the other, partial_floats() each, for a later merge.
+  bool split;
+  float* const* out;
+  float* const* partials;
+  void* scratch;              // attention_scratch_bytes(), 64-byte aligned
+};
+
+struct MergeArgs {
+  const float* partials;      // segments of one query, as written by an AttentionTile
+  int segments;
+  int head_dim, padded_dim;
+  float* out;
+};
+
+// Weighted values, then maximum and sum of weights; padded to whole lines.
+constexpr std::size_t partial_floats(int padded_dim) { return static_cast<std::size_t>(padded_dim) + kLanes; }
+
+struct KernelTable {
+  const char* name;
+  int tile_rows;              // rows per activation tile that this target likes best
+  int float_tile_rows;
+  // Quantise the (row, group) pairs [begin, end) of rows x groups, numbered row-major.
+  void (*quantize)(const QuantizeArgs&, long begin, long end);
+  void (*product_a8)(const ProductArgs&);    // packed weights, quantised activations
+  void (*product_f32)(const ProductArgs&);   // any weights, float activations
+  void (*rms_norm)(const RmsNormArgs&, int row_begin, int row_end);
+  void (*rope)(const RopeArgs&, int row_begin, int row_end);
+  void (*silu_mul)(const SiluMulArgs&, int row_begin, int row_end);
+  void (*kv_append)(const KVAppendArgs&);
+  void (*attention)(const AttentionTile&);
+  void (*merge)(const MergeArgs&);
+};
+
+std::size_t attention_scratch_bytes();
+
+// Null where this build or this CPU has no such target.
+const KernelTable* scalar_kernels();
+const KernelTable* avx2_kernels();
+const KernelTable* avx512_vnni_kernels();
+
+}  // namespace ninfer

@@ -1,0 +1,140 @@
+// A recorded graph with everything bound: kernels, weights, buffers. Running a step follows the list and decides nothing
+// but how rows, records and segments are spread over threads, which never changes a result.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/kernels.h"
+#include "core/memory.h"
+#include "core/thread_pool.h"
+
+namespace ninfer {
+
+// Columns of a slot.
+struct View {
+  int slot;
+  int offset;
+  int width;
+};
+
+struct EmbeddingNode { int weight; View out; };
+struct RmsNormNode { View x; int vector; float eps; View out; };
+struct LinearNode { View x; std::vector<int> weights; View out; bool has_residual; View residual; };
+struct RopeAnglesNode { std::vector<double> inv_freq; View out; };
+struct RopeNode { View x; View angles; int num_heads, head_dim; View out; };
+struct KVAppendNode { int layer; View k; View v; };
+struct AttentionNode { int layer; View q; int num_heads; float scale; View out; int plan = 0; };
+struct SiluMulNode { View x; View out; };
+struct SelectRowsNode { View x; View out; };
+
+using Node = std::variant<EmbeddingNode, RmsNormNode, LinearNode, RopeAnglesNode, RopeNode, KVAppendNode, AttentionNode,
+                          SiluMulNode, SelectRowsNode>;
+
+struct StepSequence {
+  int start, count, position;
+  const std::int32_t* page_ids;
+};
+
+struct Step {
+  int rows;
+  const std::int32_t* token_ids;
+  std::vector<StepSequence> sequences;
+  int logit_rows;
+  const std::int32_t* logit_row_ids;
+};
+
+class Program {
+ public:
+  Program(int threads, const std::string& isa, bool a8, int max_rows, int max_logit_rows);
+
+  int add_weight(const std::uint8_t* data, std::size_t bytes, WeightFormat format, int n, int k);
+  int add_vector(const float* data, int width);
+  int add_slot(int width, bool logit_rows);
+  // One KV layout per layer; returns the bytes of one page (all layers).
+  std::size_t set_kv(KVFormat format, const std::vector<std::pair<int, int>>& heads_and_dims);
+  void add_node(Node node);
+  // Allocates buffers and scratch; after this only run() may be called.
+  void finish(std::uint8_t* kv, int num_pages);
+
+  void run(const Step& step);
+
+  float* slot_data(int slot);
+  int slot_stride(int slot) const { return slots_[slot].stride; }
+  bool slot_is_logit(int slot) const { return slots_[slot].logit_rows; }
+  int slot_width(int slot) const { return slots_[slot].width; }
+  int max_rows() const { return max_rows_; }
+  int max_logit_rows() const { return max_logit_rows_; }
+  int num_pages() const { return num_pages_; }
+  int vocab_size() const { return vocab_size_; }
+  const char* isa() const { return kernels_.name; }
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+  // Buffers and scratch that finish() will allocate for `num_pages` pages; callable before it.
+  void plan(int num_pages);
+  std::uint64_t last_run_ns() const { return last_run_ns_; }
+
+ private:
+  struct Slot { int width, stride; bool logit_rows; std::size_t offset; };
+  struct Item { int sequence, row, rows, head0, heads, kv_head, segment; };  // segment < 0: the whole query
+  // How the attention of layers with these heads is cut into work items in the current step.
+  struct AttentionPlan {
+    int num_heads, num_kv_heads, padded_dim;
+    std::vector<Item> items;
+    std::vector<std::size_t> partial_base;  // per sequence: first partial of its first row, or npos when not split
+  };
+
+  void thread_main(int thread);
+  void exec(const EmbeddingNode&, int node, int thread);
+  void exec(const RmsNormNode&, int node, int thread);
+  void exec(const LinearNode&, int node, int thread);
+  void exec(const RopeAnglesNode&, int node, int thread);
+  void exec(const RopeNode&, int node, int thread);
+  void exec(const KVAppendNode&, int node, int thread);
+  void exec(const AttentionNode&, int node, int thread);
+  void exec(const SiluMulNode&, int node, int thread);
+  void exec(const SelectRowsNode&, int node, int thread);
+  void attention_item(const AttentionNode&, const Item&, int thread);
+  void plan_attention(AttentionPlan&) const;
+
+  float* at(const View& v) const;
+  std::size_t stride(const View& v) const { return static_cast<std::size_t>(slots_[v.slot].stride); }
+  int rows(const View& v) const { return slots_[v.slot].logit_rows ? step_->logit_rows : step_->rows; }
+  int segments(const StepSequence& s) const;
+  std::pair<int, int> share(int total, int thread) const;
+
+  ThreadPool pool_;
+  const KernelTable& kernels_;
+  bool a8_;
+  int max_rows_, max_logit_rows_;
+  int num_pages_ = 0;
+  int vocab_size_ = 0;
+  std::vector<Weight> weights_;
+  std::vector<std::pair<const float*, int>> vectors_;
+  std::vector<Slot> slots_;
+  std::vector<KVLayout> layouts_;
+  std::vector<std::size_t> layer_offset_;
+  std::size_t page_bytes_ = 0;
+  std::uint8_t* kv_ = nullptr;
+  std::vector<Node> nodes_;
+
+  std::size_t workspace_bytes_ = 0, scratch_bytes_ = 0;
+  std::size_t tiles_bytes_ = 0, partial_floats_ = 0;
+  std::unique_ptr<Pages> workspace_;
+  std::unique_ptr<Pages> scratch_;
+  std::uint8_t* tiles_ = nullptr;
+  float* partials_ = nullptr;
+  std::uint8_t* thread_scratch_ = nullptr;
+
+  const Step* step_ = nullptr;
+  std::vector<int> positions_;       // of each row
+  std::vector<int> sequence_of_row_;
+  std::vector<AttentionPlan> attention_plans_;
+  std::unique_ptr<std::atomic<int>[]> cursors_;  // one work queue per node
+  std::uint64_t last_run_ns_ = 0;
+};
+
+}  // namespace ninfer

@@ -1,0 +1,166 @@
+// Vector policy of the AVX2 target: 16 lanes in two ymm registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+struct V {
+  struct F { __m256 a, b; };
+  struct I { __m256i a, b; };
+  struct B { __m256i a, b; };
+  struct A4 { __m256i a, b; };  // 16-bit partial sums: 8 products of at most 2 * 15 * 127 = 3810 fit
+
+  static constexpr int kTileRows = 4;
+  static constexpr int kFloatTileRows = 4;
+  static constexpr int kQueryBlock = 3;
+
+  static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static void store(float* p, F v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+  }
+  static __m256i mask8(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static F load_n(const float* p, int n) {
+    return {_mm256_maskload_ps(p, mask8(n)), _mm256_maskload_ps(p + 8, mask8(n - 8))};
+  }
+  static void store_n(float* p, F v, int n) {
+    _mm256_maskstore_ps(p, mask8(n), v.a);
+    _mm256_maskstore_ps(p + 8, mask8(n - 8), v.b);
+  }
+  static F select_n(F v, F other, int n) {
+    return {_mm256_blendv_ps(other.a, v.a, _mm256_castsi256_ps(mask8(n))),
+            _mm256_blendv_ps(other.b, v.b, _mm256_castsi256_ps(mask8(n - 8)))};
+  }
+  static F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+  static F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+  static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+  static F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static F fnma(F x, F y, F z) { return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)}; }
+  static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+  static F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+  static F zero_below(F v, F x, F limit) {
+    return {_mm256_andnot_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_LT_OQ), v.a),
+            _mm256_andnot_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_LT_OQ), v.b)};
+  }
+  static F round(F x) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+  }
+  static __m256 scale2_8(__m256 v, __m256 n) {
+    const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(v, _mm256_castsi256_ps(bits));
+  }
+  static F scale2(F v, F n) { return {scale2_8(v.a, n.a), scale2_8(v.b, n.b)}; }
+  static float reduce_add(F v) {
+    const __m256 h = _mm256_add_ps(v.a, v.b);
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
+  }
+  static float reduce_max(F v) {
+    const __m256 h = _mm256_max_ps(v.a, v.b);
+    const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
+  }
+
+  static float abs_max32(const float* x) {
+    const __m256i m = _mm256_set1_epi32(0x7fffffff);
+    __m256i best = _mm256_setzero_si256();
+    for (int i = 0; i < 32; i += 8) {
+      const __m256i v = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), m);
+      best = _mm256_max_epi32(best, v);
+    }
+    __m128i q = _mm_max_epi32(_mm256_castsi256_si128(best), _mm256_extracti128_si256(best, 1));
+    q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+    q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(q));
+  }
+  static int quantize16(const float* x, float inv, std::int8_t* q) {
+    const __m256 s = _mm256_set1_ps(inv);
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), s));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), s));
+    const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    const __m128i c = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), c);
+    const __m256i sum8 = _mm256_add_epi32(a, b);
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+    return _mm_cvtsi128_si32(sum);
+  }
+
+  static F to_float(I v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
+  static I add_i32(I v, const std::int32_t* broadcast) {
+    const __m256i s = _mm256_set1_epi32(*broadcast);
+    return {_mm256_add_epi32(v.a, s), _mm256_add_epi32(v.b, s)};
+  }
+  static F load_f16(const std::uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  static __m256 bf16_8(const std::uint16_t* p) {
+    const __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+  }
+  static F load_bf16(const std::uint16_t* p) { return {bf16_8(p), bf16_8(p + 8)}; }
+  static __m256 s8_8(const std::int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static F load_s8(const std::int8_t* p) { return {s8_8(p), s8_8(p + 8)}; }
+
+  static B load_u8off(const std::uint8_t* p) {
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
+    return {_mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), flip),
+            _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32)), flip)};
+  }
+  static I bias_u8off(const std::int32_t*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  // |w| as unsigned times a with w's sign: pair sums stay within 2 * 128 * 127 < 2^15.
+  static __m256i dot8(__m256i acc, __m256i w, __m256i a) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static __m256i broadcast_quad(const std::int8_t* quad) {
+    std::int32_t q;
+    __builtin_memcpy(&q, quad, 4);
+    return _mm256_set1_epi32(q);
+  }
+  static I dot_u8off(I acc, B w, const std::int8_t* quad) {
+    const __m256i a = broadcast_quad(quad);
+    return {dot8(acc.a, w.a, a), dot8(acc.b, w.b, a)};
+  }
+  static __m256 s8_byte(__m256i w, int b) {
+    const __m256i left = _mm256_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(left, 24));
+  }
+  static F u8off_to_float(B w, int b) { return {s8_byte(w.a, b), s8_byte(w.b, b)}; }
+
+  static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
+    const __m256i m = _mm256_set1_epi8(15);
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32));
+    lo = {_mm256_and_si256(a, m), _mm256_and_si256(b, m)};
+    hi = {_mm256_and_si256(_mm256_srli_epi16(a, 4), m), _mm256_and_si256(_mm256_srli_epi16(b, 4), m)};
+  }
+  static A4 zero_u4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static A4 dot_u4(A4 acc, B w, const std::int8_t* quad) {
+    const __m256i a = broadcast_quad(quad);
+    return {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, a)),
+            _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, a))};
+  }
+  static I finish_u4(A4 acc) {
+    const __m256i one = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(acc.a, one), _mm256_madd_epi16(acc.b, one)};
+  }
+  static F u4_to_float(B w, int b) { return {s8_byte(w.a, b), s8_byte(w.b, b)}; }
+};
+
+}  // namespace

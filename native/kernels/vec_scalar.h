@@ -1,0 +1,140 @@
+// Vector policy of the scalar target: 16 lanes in plain arrays. Compiles everywhere; the same arithmetic, lane by lane.
+#pragma once
+
+#include <math.h>
+
+#include <cstdint>
+
+namespace {
+
+struct V {
+  struct F { float v[16]; };
+  struct I { std::int32_t v[16]; };
+  struct B { std::int8_t v[16][4]; };
+  using A4 = I;
+
+  static constexpr int kTileRows = 4;
+  static constexpr int kFloatTileRows = 4;
+  static constexpr int kQueryBlock = 3;
+
+  template <class Fn> static F map(Fn fn) {
+    F r;
+    for (int i = 0; i < 16; ++i) r.v[i] = fn(i);
+    return r;
+  }
+  static F zero() { return set1(0.0f); }
+  static F set1(float x) { return map([&](int) { return x; }); }
+  static F load(const float* p) { return map([&](int i) { return p[i]; }); }
+  static void store(float* p, F v) { store_n(p, v, 16); }
+  static F load_n(const float* p, int n) { return map([&](int i) { return i < n ? p[i] : 0.0f; }); }
+  static void store_n(float* p, F v, int n) {
+    for (int i = 0; i < (n < 16 ? n : 16); ++i) p[i] = v.v[i];
+  }
+  static F select_n(F v, F other, int n) { return map([&](int i) { return i < n ? v.v[i] : other.v[i]; }); }
+  static F add(F a, F b) { return map([&](int i) { return a.v[i] + b.v[i]; }); }
+  static F sub(F a, F b) { return map([&](int i) { return a.v[i] - b.v[i]; }); }
+  static F mul(F a, F b) { return map([&](int i) { return a.v[i] * b.v[i]; }); }
+  static F div(F a, F b) { return map([&](int i) { return a.v[i] / b.v[i]; }); }
+  static F fma(F a, F b, F c) { return map([&](int i) { return fmaf(a.v[i], b.v[i], c.v[i]); }); }
+  static F fnma(F a, F b, F c) { return map([&](int i) { return fmaf(-a.v[i], b.v[i], c.v[i]); }); }
+  static F max(F a, F b) { return map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+  static F min(F a, F b) { return map([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
+  static F zero_below(F v, F a, F limit) { return map([&](int i) { return a.v[i] < limit.v[i] ? 0.0f : v.v[i]; }); }
+  static F round(F a) { return map([&](int i) { return rintf(a.v[i]); }); }
+  static float float_of(std::uint32_t bits) {
+    float f;
+    __builtin_memcpy(&f, &bits, 4);
+    return f;
+  }
+  static std::uint32_t bits_of(float f) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &f, 4);
+    return bits;
+  }
+  // Out of the int32 range (and NaN) gives the "indefinite" value that x86 conversions give.
+  static std::int32_t to_int(float x) {
+    const float r = rintf(x);
+    return r >= -2147483648.0f && r < 2147483648.0f ? static_cast<std::int32_t>(r) : INT32_MIN;
+  }
+  static F scale2(F v, F n) {
+    return map([&](int i) {
+      return v.v[i] * float_of((static_cast<std::uint32_t>(to_int(n.v[i])) + 127u) << 23);
+    });
+  }
+  static float reduce_add(F v) {
+    for (int half = 8; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) v.v[i] += v.v[i + half];
+    return v.v[0];
+  }
+  static float reduce_max(F v) {
+    for (int half = 8; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) v.v[i] = v.v[i] > v.v[i + half] ? v.v[i] : v.v[i + half];
+    return v.v[0];
+  }
+
+  static float abs_max32(const float* x) {
+    std::uint32_t best = 0;
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t bits = bits_of(x[i]) & 0x7fffffffu;
+      best = bits > best ? bits : best;
+    }
+    return float_of(best);
+  }
+  static int quantize16(const float* x, float inv, std::int8_t* q) {
+    std::uint32_t sum = 0;  // wraps like the vector targets when the input is not finite
+    for (int i = 0; i < 16; ++i) {
+      const std::int32_t c = to_int(x[i] * inv);
+      q[i] = static_cast<std::int8_t>(c < -128 ? -128 : c > 127 ? 127 : c);
+      sum += static_cast<std::uint32_t>(c);
+    }
+    return static_cast<int>(sum);
+  }
+
+  static F to_float(I v) { return map([&](int i) { return static_cast<float>(v.v[i]); }); }
+  static I add_i32(I v, const std::int32_t* broadcast) {
+    for (int i = 0; i < 16; ++i) v.v[i] += *broadcast;
+    return v;
+  }
+  static float half(std::uint16_t h) {
+    const std::uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+    if (exponent == 31) return float_of(sign | 0x7f800000u | (mantissa << 13));
+    if (exponent != 0) return float_of(sign | ((exponent + 112) << 23) | (mantissa << 13));
+    const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -tiny : tiny;
+  }
+  static F load_f16(const std::uint16_t* p) { return map([&](int i) { return half(p[i]); }); }
+  static F load_bf16(const std::uint16_t* p) {
+    return map([&](int i) { return float_of(static_cast<std::uint32_t>(p[i]) << 16); });
+  }
+  static F load_s8(const std::int8_t* p) { return map([&](int i) { return static_cast<float>(p[i]); }); }
+
+  static B load_u8off(const std::uint8_t* p) {
+    B r;
+    for (int i = 0; i < 64; ++i) r.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] ^ 0x80);
+    return r;
+  }
+  static I bias_u8off(const std::int32_t*) { return zero_u4(); }
+  static I dot_u8off(I acc, B w, const std::int8_t* quad) {
+    for (int i = 0; i < 16; ++i)
+      for (int b = 0; b < 4; ++b) acc.v[i] += w.v[i][b] * quad[b];
+    return acc;
+  }
+  static F u8off_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b]); }); }
+
+  static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
+    for (int i = 0; i < 64; ++i) {
+      lo.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] & 15);
+      hi.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] >> 4);
+    }
+  }
+  static A4 zero_u4() {
+    I r;
+    for (int i = 0; i < 16; ++i) r.v[i] = 0;
+    return r;
+  }
+  static A4 dot_u4(A4 acc, B w, const std::int8_t* quad) { return dot_u8off(acc, w, quad); }
+  static I finish_u4(A4 acc) { return acc; }
+  static F u4_to_float(B w, int b) { return u8off_to_float(w, b); }
+};
+
+}  // namespace
