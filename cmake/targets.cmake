@@ -11,5 +11,5 @@ endfunction()
 if(NINFER_X86)
   ninfer_target_flags(native/targets/avx2.cpp "-mavx2;-mfma;-mf16c;-mbmi2;-O3")
   ninfer_target_flags(native/targets/avx512_vnni.cpp
-    "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx2;-mfma;-mf16c;-mbmi2;-O3;-Wno-maybe-uninitialized")
+    "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx2;-mfma;-mf16c;-mbmi2;-O3;-Wno-maybe-uninitialized;-Wno-uninitialized")
 endif()

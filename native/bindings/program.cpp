@@ -146,5 +146,8 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("isa", &Program::isa)
       .def_prop_ro("workspace_bytes", &Program::workspace_bytes)
       .def_prop_ro("scratch_bytes", &Program::scratch_bytes)
+      .def("set_profiling", &Program::set_profiling, "on"_a,
+           "Start (from zero) or stop adding up the nanoseconds of every node on thread 0, barriers included.")
+      .def_prop_ro("node_ns", &Program::node_ns, "Nanoseconds by node, in the order the nodes were added.")
       .def_prop_ro("last_run_ns", &Program::last_run_ns);
 }

@@ -38,7 +38,7 @@ struct Weight {
 };
 
 // Rows of float32 activations quantised to int8 per group of 32, grouped in tiles of up to kMaxTileRows rows.
-// Record of (tile, group), with R the rows of the tile: codes [8][R][4] int8, scale [R] f32, scale * sum [R] f32,
+// Record of (tile, group), with R the rows of the tile: codes [R][32] int8, scale [R] f32, scale * sum [R] f32,
 // -8 * sum [R] i32, -128 * sum [R] i32. One record is 48 R bytes.
 constexpr std::size_t kActBytesPerRowGroup = 48;
 

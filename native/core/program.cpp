@@ -16,6 +16,11 @@ constexpr std::size_t kNotSplit = ~std::size_t{0};
 // Query rows that may have their segments spread over threads at once; more rows are parallel enough by themselves.
 constexpr int kSplitRows = 4;
 
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 float half_to_float(std::uint16_t h) {
@@ -207,7 +212,7 @@ std::pair<int, int> Program::share(int total, int thread) const {
 }
 
 void Program::run(const Step& step) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t start = now_ns();
   step_ = &step;
   positions_.resize(step.rows);
   sequence_of_row_.resize(step.rows);
@@ -222,13 +227,20 @@ void Program::run(const Step& step) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) cursors_[i].store(0, std::memory_order_relaxed);
   pool_.run([](void* self, int thread) { static_cast<Program*>(self)->thread_main(thread); }, this);
   step_ = nullptr;
-  last_run_ns_ = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
+  last_run_ns_ = now_ns() - start;
 }
 
 void Program::thread_main(int thread) {
+  const bool profiling = thread == 0 && !node_ns_.empty();
+  std::uint64_t last = profiling ? now_ns() : 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     std::visit([&](const auto& node) { exec(node, static_cast<int>(i), thread); }, nodes_[i]);
     pool_.barrier();
+    if (profiling) {
+      const std::uint64_t now = now_ns();
+      node_ns_[i] += now - last;
+      last = now;
+    }
   }
 }
 

@@ -76,6 +76,9 @@ class Program {
   // Buffers and scratch that finish() will allocate for `num_pages` pages; callable before it.
   void plan(int num_pages);
   std::uint64_t last_run_ns() const { return last_run_ns_; }
+  // While on, thread 0 adds up the time of every node, waiting for the other threads included.
+  void set_profiling(bool on) { node_ns_.assign(on ? nodes_.size() : 0, 0); }
+  const std::vector<std::uint64_t>& node_ns() const { return node_ns_; }
 
  private:
   struct Slot { int width, stride; bool logit_rows; std::size_t offset; };
@@ -135,6 +138,7 @@ class Program {
   std::vector<AttentionPlan> attention_plans_;
   std::unique_ptr<std::atomic<int>[]> cursors_;  // one work queue per node
   std::uint64_t last_run_ns_ = 0;
+  std::vector<std::uint64_t> node_ns_;  // empty while profiling is off
 };
 
 }  // namespace ninfer

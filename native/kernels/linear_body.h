@@ -25,10 +25,8 @@ void quantize_group(const float* x, int n, int row, int tile_rows, std::uint8_t*
   const bool empty = amax < kSmallestGroupMax;
   const float scale = empty ? 0.0f : amax / 127.0f;
   const float inv = empty ? 0.0f : 127.0f / amax;
-  alignas(32) std::int8_t codes[kGroup];
+  std::int8_t* codes = reinterpret_cast<std::int8_t*>(record) + kGroup * row;
   const int sum = V::quantize16(x, inv, codes) + V::quantize16(x + 16, inv, codes + 16);
-  for (int quad = 0; quad < 8; ++quad)
-    __builtin_memcpy(record + (quad * tile_rows + row) * 4, codes + 4 * quad, 4);
   float* scales = reinterpret_cast<float*>(record + 32 * tile_rows);
   scales[row] = scale;
   scales[tile_rows + row] = scale * static_cast<float>(sum);
@@ -65,10 +63,11 @@ struct DotQ8 {
                                                         V::I (&acc)[R]) {
     const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 44 * R);
     for (int r = 0; r < R; ++r) acc[r] = V::bias_u8off(bias + r);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       const V::B w = V::load_u8off(codes + 64 * j);
       for (int r = 0; r < R; ++r)
-        acc[r] = V::dot_u8off(acc[r], w, reinterpret_cast<const std::int8_t*>(act) + (j * R + r) * 4);
+        acc[r] = V::dot_u8off(acc[r], w, reinterpret_cast<const std::int8_t*>(act) + kGroup * r + 4 * j);
     }
   }
 };
@@ -83,11 +82,12 @@ struct DotQ4 {
     const std::int8_t* a = reinterpret_cast<const std::int8_t*>(act);
     V::A4 sum[R];
     for (int r = 0; r < R; ++r) sum[r] = V::zero_u4();
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       V::B lo, hi;
       V::load_u4(codes + 64 * j, lo, hi);
-      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], lo, a + (j * R + r) * 4);
-      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], hi, a + ((j + 4) * R + r) * 4);
+      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], lo, a + kGroup * r + 4 * j);
+      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], hi, a + kGroup * r + 16 + 4 * j);
     }
     const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 40 * R);
     for (int r = 0; r < R; ++r) {
