@@ -1,34 +1,5 @@
-"""How a model is to be run: chosen once at load, never edited afterwards."""
+"""How a model is to be run, under the name by which the rooms above know it."""
 
-from __future__ import annotations
+from ninfer.backends.options import KVFormat, Numerics, RuntimeOptions, WeightsMemory
 
-from dataclasses import dataclass
-from typing import Literal
-
-Numerics = Literal["a8", "f32"]
-KVFormat = Literal["int8", "bf16"]
-WeightsMemory = Literal["auto", "huge", "mapped"]
-
-
-@dataclass(frozen=True)
-class RuntimeOptions:
-    """Everything a backend needs to know besides the artifact.
-
-    numerics: `a8` quantises activation rows to int8 per group inside products with packed weights; `f32` is exact.
-    kv_format: storage of keys and values (quant-formats.md section 8).
-    num_pages: KV pages of 64 tokens, shared by all sequences.
-    max_rows: most rows (tokens) of one step; max_logit_rows: most rows of one step whose logits are wanted.
-    isa: instruction set to restrict to, or None for the best this CPU has.
-    weights_memory: `huge` copies weights once into transparent huge pages, `mapped` reads the file in place,
-    `auto` takes `huge` where it exists and fits.
-    """
-
-    numerics: Numerics = "a8"
-    kv_format: KVFormat = "int8"
-    num_pages: int = 128
-    max_rows: int = 512
-    max_logit_rows: int = 16
-    threads: int = 1
-    isa: str | None = None
-    backend: Literal["cpu", "reference"] = "cpu"
-    weights_memory: WeightsMemory = "auto"
+__all__ = ["KVFormat", "Numerics", "RuntimeOptions", "WeightsMemory"]

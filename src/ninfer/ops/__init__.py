@@ -2,3 +2,7 @@
 Does not own: any fast implementation.
 Read first: graph.py, then linear.py.
 """
+
+from ninfer.ops.registry import SPECS
+
+__all__ = ["SPECS"]

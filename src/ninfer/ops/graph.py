@@ -1,8 +1,8 @@
 """The graph a model records: named ops over symbolic row matrices, with no array library and no backend in sight.
 
-A step of the engine has `T` rows (one per token) and `R` rows whose logits are wanted. Every value is a float32 matrix of
-one of these row counts. A model records its graph once at load; a backend compiles the graph to an executable which then
-runs any number of steps (docs/how-it-works.md, "The path of a token").
+A step of the engine has `T` rows (one per token) and `R` rows whose logits are wanted. Every value is a float32 matrix
+of one of these row counts. A model records its graph once at load; a backend compiles the graph to an executable which
+then runs any number of steps (docs/how-it-works.md, "The path of a token").
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Node:
     output: Value | None
     params: Mapping[str, float | int] = field(default_factory=dict)
 
+    def buffers(self) -> list[int]:
+        """The buffers this node touches, each once, in a fixed order."""
+        values = (*self.inputs, *([] if self.output is None else [self.output]))
+        return list(dict.fromkeys(value.buffer for value in values))
+
 
 @dataclass(frozen=True)
 class KVShape:
@@ -52,10 +57,15 @@ class KVShape:
 
 
 class Graph:
-    """An append-only list of nodes in execution order, the buffers they write and the KV layers they touch."""
+    """An append-only list of nodes in execution order, the buffers they write and the KV layers they touch.
+
+    `inputs` names buffers that no node writes: whoever runs the graph fills them (`Executable.set_input`). Models have
+    none, everything they need comes from the step's batch; graphs of a single op, as tests record them, do.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.inputs: list[int] = []
         self.buffer_widths: list[int] = []
         self.buffer_rows: list[RowSpace] = []
         self.kv_layers: list[KVShape] = []
@@ -68,6 +78,12 @@ class Graph:
         self.buffer_widths.append(width)
         self.buffer_rows.append(rows)
         return Value(len(self.buffer_widths) - 1, rows, 0, width)
+
+    def new_input(self, width: int, rows: RowSpace = "T") -> Value:
+        """A fresh buffer `[rows, width]` that the caller of the executable fills before a step."""
+        value = self.new_value(width, rows)
+        self.inputs.append(value.buffer)
+        return value
 
     def new_kv_layer(self, shape: KVShape) -> int:
         """Reserve a KV layer; returns its index, which `kv_append` and `paged_attention` name."""
@@ -86,39 +102,66 @@ class Graph:
         """Append one node; called by the recording functions of the op modules only."""
         self.nodes.append(Node(op, inputs, weights, output, dict(params)))
 
+    def mark_logits(self, value: Value) -> None:
+        """Name the value `[R, V]` that a step gives back."""
+        if value.rows != "R":
+            raise InvariantError("logits are computed for selected rows only; use select_rows first")
+        self.logits = value
+
     def assign_slots(self) -> BufferSlots:
         """Let buffers whose lives do not overlap share memory.
 
         A slot is free again after the last node that reads or writes its buffer. Slots serve one row space and one
         width, so that a buffer's row stride never changes; first fit in node order makes the result deterministic.
+        Inputs and the logits keep a slot of their own to the end of the step.
         """
-        last_use: dict[int, int] = {}
-        for index, node in enumerate(self.nodes):
-            for value in (*node.inputs, *([node.output] if node.output else [])):
-                last_use[value.buffer] = index
-        if self.logits is not None:
-            last_use[self.logits.buffer] = len(self.nodes)
+        last_use = self._last_uses()
         slot_of: dict[int, int] = {}
         slots: list[tuple[int, RowSpace]] = []
         free: dict[tuple[int, RowSpace], list[int]] = {}
+        owner: list[int] = []
+
+        def take(buffer: int) -> None:
+            key = (self.buffer_widths[buffer], self.buffer_rows[buffer])
+            pool = free.setdefault(key, [])
+            if not pool:
+                pool.append(len(slots))
+                slots.append(key)
+                owner.append(buffer)
+            slot_of[buffer] = pool.pop()
+            owner[slot_of[buffer]] = buffer
+
+        for buffer in self.inputs:
+            take(buffer)
         for index, node in enumerate(self.nodes):
             if node.output is not None and node.output.buffer not in slot_of:
-                buffer = node.output.buffer
-                key = (self.buffer_widths[buffer], self.buffer_rows[buffer])
-                pool = free.setdefault(key, [])
-                if not pool:
-                    slots.append(key)
-                    pool.append(len(slots) - 1)
-                slot_of[buffer] = pool.pop()
-            for buffer in {v.buffer for v in (*node.inputs, *([node.output] if node.output else []))}:
+                take(node.output.buffer)
+            for buffer in node.buffers():
+                if buffer not in slot_of:
+                    raise InvariantError(f"node {index} ({node.op}) reads buffer {buffer} before it is written")
                 if last_use[buffer] == index:
                     free[(self.buffer_widths[buffer], self.buffer_rows[buffer])].append(slot_of[buffer])
-        return BufferSlots(slot_of, slots)
+        return BufferSlots(slot_of, slots, owner)
+
+    def _last_uses(self) -> dict[int, int]:
+        """For every buffer the index of the last node that needs it; the number of nodes if it outlives them all."""
+        last_use = {buffer: index for index, node in enumerate(self.nodes) for buffer in node.buffers()}
+        kept = [*self.inputs, *([] if self.logits is None else [self.logits.buffer])]
+        return last_use | dict.fromkeys(kept, len(self.nodes))
 
 
 @dataclass(frozen=True)
 class BufferSlots:
-    """`slot_of[buffer]` is the slot a buffer lives in; `slots[i]` is its `(width, row space)`."""
+    """Which memory each buffer lives in.
+
+    `slot_of[buffer]` is its slot; `slots[i]` is the `(width, row space)` of a slot; `last_owner[i]` is the buffer whose
+    content the slot has when a step is over.
+    """
 
     slot_of: dict[int, int]
     slots: list[tuple[int, RowSpace]]
+    last_owner: list[int]
+
+    def survives(self, buffer: int) -> bool:
+        """Whether a buffer's content is still there when a step is over."""
+        return buffer in self.slot_of and self.last_owner[self.slot_of[buffer]] == buffer

@@ -1,0 +1,111 @@
+"""What a backend is: weights and a graph go in, something that only runs comes out.
+
+A backend is a module with two functions of these signatures:
+
+    compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> Executable
+    plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]
+
+`plan_memory` allocates nothing and gives the bytes that `compile_graph` will hold, by the names in `MEMORY_PARTS`; it
+equals the executable's `memory`. What a backend cannot run (an op, a format, a head width, an instruction set that this
+machine lacks) is an UnsupportedError from either function that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.backends.options import RuntimeOptions
+from ninfer.ops.batch import ForwardBatch
+from ninfer.ops.graph import Graph, Value
+
+F32Array = npt.NDArray[np.float32]
+
+MEMORY_PARTS = ("weights", "kv", "workspace", "logits")
+"""`weights`: as the backend holds them, mapped file ranges included; `kv`: all pages; `logits`: the buffer that
+`forward` gives back; `workspace`: all other buffers and scratch."""
+
+STRIDE_FLOATS = 16
+"""Rows of a buffer start on a cache line: strides are whole multiples of 64 bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A stored weight `[N, K]`: `data` uint8 has it in layout n16 (`formats.layouts`), usually mapped and read only."""
+
+    format: str
+    shape: tuple[int, int]
+    data: npt.NDArray[np.uint8]
+
+
+class Weights(Protocol):
+    """Where a backend gets weights by the names that graph nodes use; both raise KeyError for an unknown name."""
+
+    def matrix(self, name: str) -> Matrix: ...
+
+    def vector(self, name: str) -> F32Array:
+        """float32 `[W]`."""
+        ...
+
+
+class Executable(Protocol):
+    """A compiled graph with its weights, buffers and KV pages. It runs one step at a time."""
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes held, by the names in MEMORY_PARTS."""
+        ...
+
+    def forward(self, batch: ForwardBatch) -> F32Array:
+        """Run one step; gives the logits float32 `[R, V]`, valid until the next step (`[R, 0]` without logits).
+
+        The batch must be valid for this executable (`models.batch.check_batch`).
+        """
+        ...
+
+    def set_input(self, value: Value, array: F32Array) -> None:
+        """Fill a value made by `Graph.new_input`, float32 `[rows of the next step, width]`; it stays until replaced."""
+        ...
+
+    def read_value(self, value: Value) -> F32Array:
+        """A copy of what a value had at the end of the last step, float32 `[rows, width]`; for tests and debugging.
+
+        InvariantError if a later node took its memory (`BufferSlots.survives`), or before the first step.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything; only `close` may be called after it."""
+        ...
+
+
+class CompileGraph(Protocol):
+    def __call__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> Executable: ...
+
+
+class PlanMemory(Protocol):
+    def __call__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]: ...
+
+
+def buffer_bytes(graph: Graph, options: RuntimeOptions) -> tuple[int, int]:
+    """Bytes of a graph's slots at full size: (all but the logits, the logits)."""
+    slots = graph.assign_slots()
+    logits_slot = None if graph.logits is None else slots.slot_of[graph.logits.buffer]
+    others = logits = 0
+    for index, (width, rows) in enumerate(slots.slots):
+        count = options.max_rows if rows == "T" else options.max_logit_rows
+        size = 4 * count * stride_floats(width)
+        if index == logits_slot:
+            logits = size
+        else:
+            others += size
+    return others, logits
+
+
+def stride_floats(width: int) -> int:
+    """Floats from one row of a buffer to the next."""
+    return -(-width // STRIDE_FLOATS) * STRIDE_FLOATS

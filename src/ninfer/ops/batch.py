@@ -1,0 +1,38 @@
+"""One step as arrays: what every op of a graph may read besides its inputs and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE_TOKENS = 64
+"""Tokens of one KV page. Absolute position p of a sequence lives in its page p // 64, slot p % 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """The rows of one sequence in a step.
+
+    Rows `start .. start + count` of the step hold its tokens at absolute positions `position .. position + count`;
+    `position` tokens are already in its KV pages. `pages` (int32) names enough pages for `position + count` tokens.
+    """
+
+    start: int
+    count: int
+    position: int
+    pages: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """`token_ids` int32 `[T]`; the sequences that own the rows, in row order without gaps; `logit_rows` int32 `[R]`."""
+
+    token_ids: npt.NDArray[np.int32]
+    sequences: tuple[SequenceRows, ...]
+    logit_rows: npt.NDArray[np.int32]
+
+    def positions(self) -> npt.NDArray[np.int64]:
+        """The absolute position of every row, int64 `[T]`."""
+        return np.concatenate([np.arange(s.position, s.position + s.count) for s in self.sequences])

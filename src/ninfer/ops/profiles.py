@@ -1,0 +1,52 @@
+"""How far an implementation may be from the float64 oracle: a short list of named tolerances, each with its reason.
+
+A failing kernel never widens one; it is wrong, or the contract is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`|got - want| <= relative * |want| + of_row * max|want of the row|`, element by element; NaN always fails."""
+
+    name: str
+    relative: float
+    of_row: float
+
+    def excess(self, got: Array, want: Array) -> float:
+        """The largest error as a multiple of what is allowed: up to 1 is fine. NaN or a wrong shape give infinity."""
+        if got.shape != want.shape:
+            return np.inf
+        if want.size == 0:
+            return 0.0
+        row_max = np.abs(want).max(axis=-1, keepdims=True)
+        allowed = self.relative * np.abs(want) + self.of_row * row_max + np.finfo(np.float32).tiny
+        worst = (np.abs(got.astype(np.float64) - want) / allowed).max()
+        return np.inf if np.isnan(worst) else float(worst)
+
+
+EXACT = Profile("exact", 0.0, 0.0)
+"""Copies and decodes: the float32 nearest to the stored value, or that value."""
+
+ELEMENTWISE = Profile("elementwise", 1e-6, 1e-7)
+"""A few float32 roundings (2^-24 = 6e-8 each) and an exponential of 2 ulp; sums or differences of two products may
+cancel, which the row term covers."""
+
+ROW_REDUCTION = Profile("row_reduction", 2e-6, 1e-7)
+"""A sum of same-signed float32 terms over a row (16 lanes, then the lanes): its relative error stays at a few ulp."""
+
+PRODUCT = Profile("product", 1e-5, 1e-5)
+"""Sums of signed float32 products over K. The error grows like sqrt(K) * 2^-24 times the terms' norm, which the largest
+element of the row stands for: 1e-5 leaves a factor of five at K = 4096."""
+
+ATTENTION = Profile("attention", 2e-5, 2e-5)
+"""A product of q and k, an exponential of the difference of two scores (an absolute error of a score
+becomes a relative error of its weight), and a weighted sum over the positions."""
