@@ -25,8 +25,10 @@ def uniform(seed: int, position: int, purpose: Purpose) -> float:
     advances the counter (position, purpose, 0, 0) by one before the first block. The first word's upper 53 bits are
     used.
     """
-    generator = np.random.Philox(key=(seed, _KEY_DOMAIN), counter=(position, int(purpose), 0, 0))
-    return (int(generator.random_raw()) >> 11) * 2.0**-53
+    # Arrays, because NumPy turns tuples with words of 2**63 and more into floats and loses their low bits.
+    key = np.array((seed, _KEY_DOMAIN), dtype=np.uint64)
+    counter = np.array((position, purpose, 0, 0), dtype=np.uint64)
+    return (int(np.random.Philox(key=key, counter=counter).random_raw()) >> 11) * 2.0**-53
 
 
 def fresh_seed() -> int:
