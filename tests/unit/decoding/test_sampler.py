@@ -101,7 +101,8 @@ def test_filters_come_in_the_documented_order() -> None:
         params = SamplingParams(temperature=1, top_k=top_k, top_p=top_p, min_p=min_p)
         assert distribution(logits, params, None).ids.tolist() == ids
     # Temperature comes before top-p: at 2 the distribution is flatter, and the same top-p keeps more.
-    hot = SamplingParams(temperature=2, top_p=0.6)
+    warm, hot = (SamplingParams(temperature=t, top_p=0.65) for t in (1, 2))
+    assert distribution(logits, warm, None).ids.tolist() == [0, 1]
     assert distribution(logits, hot, None).ids.tolist() == [0, 1, 2]
 
 
