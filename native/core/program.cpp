@@ -93,7 +93,7 @@ KVLayout make_layout(KVFormat format, int num_kv_heads, int head_dim) {
 }  // namespace
 
 Program::Program(int threads, const std::string& isa, bool a8, int max_rows, int max_logit_rows)
-    : pool_(threads), kernels_(select_target(isa)), a8_(a8), max_rows_(max_rows), max_logit_rows_(max_logit_rows) {}
+    : threads_(threads), kernels_(select_target(isa)), a8_(a8), max_rows_(max_rows), max_logit_rows_(max_logit_rows) {}
 
 int Program::add_weight(const std::uint8_t* data, std::size_t bytes, WeightFormat format, int n, int k) {
   Weight w{};
@@ -177,7 +177,7 @@ void Program::plan(int num_pages) {
                                                       partial_floats(layouts_[a->layer].padded_dim));
     }
   }
-  scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + align64(attention_scratch_bytes()) * pool_.size();
+  scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + align64(attention_scratch_bytes()) * threads_;
 }
 
 void Program::finish(std::uint8_t* kv, int num_pages) {
@@ -189,6 +189,7 @@ void Program::finish(std::uint8_t* kv, int num_pages) {
   tiles_ = scratch_->data();
   partials_ = reinterpret_cast<float*>(tiles_ + tiles_bytes_);
   thread_scratch_ = tiles_ + tiles_bytes_ + align64(partial_floats_ * 4);
+  pool_ = std::make_unique<ThreadPool>(threads_);
   cursors_ = std::make_unique<std::atomic<int>[]>(nodes_.size());
   positions_.reserve(max_rows_);
   sequence_of_row_.reserve(max_rows_);
@@ -207,7 +208,7 @@ int Program::segments(const StepSequence& s) const {
 }
 
 std::pair<int, int> Program::share(int total, int thread) const {
-  const long n = pool_.size();
+  const long n = threads_;
   return {static_cast<int>(total * static_cast<long>(thread) / n), static_cast<int>(total * (thread + 1L) / n)};
 }
 
@@ -225,7 +226,7 @@ void Program::run(const Step& step) {
   }
   for (AttentionPlan& plan : attention_plans_) plan_attention(plan);
   for (std::size_t i = 0; i < nodes_.size(); ++i) cursors_[i].store(0, std::memory_order_relaxed);
-  pool_.run([](void* self, int thread) { static_cast<Program*>(self)->thread_main(thread); }, this);
+  pool_->run([](void* self, int thread) { static_cast<Program*>(self)->thread_main(thread); }, this);
   step_ = nullptr;
   last_run_ns_ = now_ns() - start;
 }
@@ -235,7 +236,7 @@ void Program::thread_main(int thread) {
   std::uint64_t last = profiling ? now_ns() : 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     std::visit([&](const auto& node) { exec(node, static_cast<int>(i), thread); }, nodes_[i]);
-    pool_.barrier();
+    pool_->barrier();
     if (profiling) {
       const std::uint64_t now = now_ns();
       node_ns_[i] += now - last;
@@ -262,10 +263,10 @@ void Program::exec(const LinearNode& n, int, int thread) {
       a8_ && std::any_of(n.weights.begin(), n.weights.end(), [&](int w) { return is_packed(weights_[w].format); });
   if (quantised) {
     const long groups = (k + kGroup - 1) / kGroup;
-    const long total = groups * num_rows, threads = pool_.size();
+    const long total = groups * num_rows, threads = threads_;
     kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles_}, total * thread / threads,
                       total * (thread + 1) / threads);
-    pool_.barrier();
+    pool_->barrier();
   }
   int records = 0;
   for (int w : n.weights) records += weights_[w].records;
@@ -331,7 +332,7 @@ void Program::plan_attention(AttentionPlan& plan) const {
   for (std::size_t i = 0; i < step_->sequences.size(); ++i) {
     const StepSequence& s = step_->sequences[i];
     const std::size_t needed = per_partial * s.count * plan.num_heads * segments(s);
-    const bool split = pool_.size() > 1 && s.count <= tile_rows && segments(s) > 1 && used + needed <= partial_floats_;
+    const bool split = threads_ > 1 && s.count <= tile_rows && segments(s) > 1 && used + needed <= partial_floats_;
     if (split) {
       plan.partial_base[i] = used;
       used += needed;
@@ -361,7 +362,7 @@ void Program::exec(const AttentionNode& n, int node, int thread) {
   }
   if (std::all_of(plan.partial_base.begin(), plan.partial_base.end(), [](std::size_t b) { return b == kNotSplit; }))
     return;
-  pool_.barrier();
+  pool_->barrier();
   const KVLayout& layout = layouts_[n.layer];
   const std::size_t per_partial = partial_floats(layout.padded_dim);
   for (std::size_t i = 0; i < step_->sequences.size(); ++i) {

@@ -109,7 +109,8 @@ class Program {
   int segments(const StepSequence& s) const;
   std::pair<int, int> share(int total, int thread) const;
 
-  ThreadPool pool_;
+  int threads_;
+  std::unique_ptr<ThreadPool> pool_;  // started by finish()
   const KernelTable& kernels_;
   bool a8_;
   int max_rows_, max_logit_rows_;

@@ -1,0 +1,250 @@
+"""Compile a graph to a native program: every kernel, weight and buffer bound before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.backends.base import F32Array, Matrix, Weights
+from ninfer.backends.cpu import _native
+from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memory
+from ninfer.backends.options import RuntimeOptions
+from ninfer.errors import BackendError, InvariantError, UnsupportedError
+from ninfer.ops.batch import ForwardBatch
+from ninfer.ops.graph import BufferSlots, Graph, Node, Value
+
+_WEIGHT_FORMATS = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
+_KV_FORMATS = {"bf16": 0, "int8": 1}
+
+_View = tuple[int, int, int]
+
+
+def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> NativeExecutable:
+    """Bind a graph for this CPU. UnsupportedError names what this backend or this CPU cannot run; BackendError if
+    memory runs out."""
+    return NativeExecutable(graph, weights, options)
+
+
+def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]:
+    """Bytes that `compile_graph` will hold, by part, exactly; allocates nothing."""
+    recorder = _Recorder(graph, weights, options)
+    recorder.program.plan(options.num_pages)
+    return recorder.memory()
+
+
+class _Recorder:
+    """Feeds a graph to a native program node by node; holds what the program points to."""
+
+    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions, store: WeightStore | None = None) -> None:
+        self.graph = graph
+        self.options = options
+        self._weights = weights
+        self._store = store
+        self._matrix_ids: dict[str, int] = {}
+        self._vector_ids: dict[str, int] = {}
+        self.weight_bytes = 0
+        if options.kv_format not in _KV_FORMATS:
+            raise UnsupportedError(f"KV format {options.kv_format!r}; the CPU backend has {', '.join(_KV_FORMATS)}")
+        try:
+            self.program = _native.Program(
+                options.threads, options.isa or "", options.numerics == "a8", options.max_rows, options.max_logit_rows
+            )
+            self.page_bytes = self.program.set_kv(
+                _KV_FORMATS[options.kv_format], [(layer.num_kv_heads, layer.head_dim) for layer in graph.kv_layers]
+            )
+        except ValueError as error:
+            raise UnsupportedError(str(error)) from None
+        self.slots: BufferSlots = graph.assign_slots()
+        self.slot_ids = [self.program.add_slot(width, rows == "R") for width, rows in self.slots.slots]
+        for node in graph.nodes:
+            record = _RECORDERS.get(node.op)
+            if record is None:
+                raise UnsupportedError(f"op {node.op!r}; the CPU backend has {', '.join(sorted(_RECORDERS))}")
+            record(self, node)
+
+    def memory(self) -> dict[str, int]:
+        logits = 0
+        if self.graph.logits is not None:
+            logits = 4 * _stride(self.graph.buffer_widths[self.graph.logits.buffer]) * self.options.max_logit_rows
+        workspace = self.program.workspace_bytes + self.program.scratch_bytes
+        return {
+            "weights": self.weight_bytes,
+            "kv": self.page_bytes * self.options.num_pages,
+            "workspace": workspace - logits,
+            "logits": logits,
+        }
+
+    def view(self, value: Value) -> _View:
+        return self.slot_ids[self.slots.slot_of[value.buffer]], value.offset, value.width
+
+    def out(self, node: Node) -> _View:
+        if node.output is None:
+            raise InvariantError(f"op {node.op} was recorded without an output")
+        return self.view(node.output)
+
+    def matrix(self, name: str) -> int:
+        if name not in self._matrix_ids:
+            matrix: Matrix = self._weights.matrix(name)
+            if matrix.format not in _WEIGHT_FORMATS:
+                raise UnsupportedError(
+                    f"weight {name} has format {matrix.format!r}; the CPU backend has {', '.join(_WEIGHT_FORMATS)}"
+                )
+            data = matrix.data if self._store is None else self._store.hold(matrix)
+            n, k = matrix.shape
+            self._matrix_ids[name] = self.program.add_weight(data, _WEIGHT_FORMATS[matrix.format], n, k)
+            self.weight_bytes += matrix.data.size
+        return self._matrix_ids[name]
+
+    def vector(self, name: str) -> int:
+        if name not in self._vector_ids:
+            vector = np.ascontiguousarray(self._weights.vector(name), dtype=np.float32)
+            self._vector_ids[name] = self.program.add_vector(vector)
+            self.weight_bytes += vector.nbytes
+        return self._vector_ids[name]
+
+
+def _embedding(r: _Recorder, node: Node) -> None:
+    r.program.embedding(r.matrix(node.weights[0]), r.out(node))
+
+
+def _rms_norm(r: _Recorder, node: Node) -> None:
+    r.program.rms_norm(r.view(node.inputs[0]), r.vector(node.weights[0]), node.params["eps"], r.out(node))
+
+
+def _linear(r: _Recorder, node: Node) -> None:
+    residual = r.view(node.inputs[1]) if len(node.inputs) > 1 else None
+    r.program.linear(r.view(node.inputs[0]), [r.matrix(name) for name in node.weights], r.out(node), residual)
+
+
+def _rope_angles(r: _Recorder, node: Node) -> None:
+    dim, theta = int(node.params["rotary_dim"]), float(node.params["theta"])
+    r.program.rope_angles([theta ** (-2 * i / dim) for i in range(dim // 2)], r.out(node))
+
+
+def _rope(r: _Recorder, node: Node) -> None:
+    x, angles = node.inputs
+    r.program.rope(r.view(x), r.view(angles), int(node.params["num_heads"]), int(node.params["head_dim"]), r.out(node))
+
+
+def _kv_append(r: _Recorder, node: Node) -> None:
+    k, v = node.inputs
+    r.program.kv_append(int(node.params["layer"]), r.view(k), r.view(v))
+
+
+def _paged_attention(r: _Recorder, node: Node) -> None:
+    p = node.params
+    r.program.paged_attention(
+        int(p["layer"]), r.view(node.inputs[0]), int(p["num_heads"]), float(p["scale"]), r.out(node)
+    )
+
+
+def _silu_mul(r: _Recorder, node: Node) -> None:
+    r.program.silu_mul(r.view(node.inputs[0]), r.out(node))
+
+
+def _select_rows(r: _Recorder, node: Node) -> None:
+    r.program.select_rows(r.view(node.inputs[0]), r.out(node))
+
+
+_RECORDERS: Mapping[str, Callable[[_Recorder, Node], None]] = {
+    "embedding": _embedding,
+    "rms_norm": _rms_norm,
+    "linear": _linear,
+    "rope_angles": _rope_angles,
+    "rope": _rope,
+    "kv_append": _kv_append,
+    "paged_attention": _paged_attention,
+    "silu_mul": _silu_mul,
+    "select_rows": _select_rows,
+}
+
+
+class NativeExecutable:
+    """A graph bound to this CPU (`backends.base.Executable`)."""
+
+    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
+        planned = plan_memory(graph, weights, options)
+        self.weights_memory, self.weights_memory_reason = choose_weights_memory(
+            options.weights_memory, planned["weights"]
+        )
+        try:
+            store = WeightStore(planned["weights"]) if self.weights_memory == "huge" else None
+            recorder = _Recorder(graph, weights, options, store)
+            kv = _native.allocate(recorder.page_bytes * options.num_pages, True)
+            recorder.program.finish(kv, recorder.page_bytes, options.num_pages)
+        except MemoryError:
+            raise BackendError(f"out of memory for {sum(planned.values())} bytes of model and cache") from None
+        self._program = recorder.program
+        self._recorder: _Recorder | None = recorder
+        self._graph = graph
+        self.memory: Mapping[str, int] = recorder.memory()
+        self.isa: str = self._program.isa
+        self._logits: npt.NDArray[np.float32] | None = None
+        if graph.logits is not None:
+            slot, offset, width = recorder.view(graph.logits)
+            self._logits = self._program.slot_array(slot)[:, offset : offset + width]
+        self._last_rows: dict[str, int] | None = None
+
+    def forward(self, batch: ForwardBatch) -> F32Array:
+        """Run one step; gives the logits float32 `[R, V]`, valid until the next step."""
+        sequences = batch.sequences
+        table = np.empty((len(sequences), 4), np.int32)
+        first_page = 0
+        for i, s in enumerate(sequences):
+            table[i] = (s.start, s.count, s.position, first_page)
+            first_page += len(s.pages)
+        pages = sequences[0].pages if len(sequences) == 1 else np.concatenate([s.pages for s in sequences])
+        try:
+            self._program.run(batch.token_ids, table, pages, batch.logit_rows)
+        except ValueError as error:
+            raise InvariantError(f"a step that no model may ask for: {error}") from None
+        num_rows = len(batch.logit_rows)
+        self._last_rows = {"T": len(batch.token_ids), "R": num_rows}
+        if self._logits is None:
+            return np.empty((num_rows, 0), np.float32)
+        return self._logits[:num_rows]
+
+    def set_input(self, value: Value, array: F32Array) -> None:
+        """Fill a value made by `Graph.new_input`, float32 `[rows of the next step, width]`."""
+        if value.buffer not in self._graph.inputs:
+            raise InvariantError(f"buffer {value.buffer} is not an input of the graph")
+        slot, offset, width = self._live().view(value)
+        self._program.slot_array(slot)[: len(array), offset : offset + width] = array
+
+    def read_value(self, value: Value) -> F32Array:
+        """A copy of what a value had at the end of the last step; for tests and debugging."""
+        recorder = self._live()
+        if self._last_rows is None or not recorder.slots.survives(value.buffer):
+            raise InvariantError(f"buffer {value.buffer} holds nothing of the last step")
+        slot, offset, width = recorder.view(value)
+        return np.array(self._program.slot_array(slot)[: self._last_rows[value.rows], offset : offset + width])
+
+    def profile(self) -> list[tuple[str, int]]:
+        """Nanoseconds by node since `start_profile`, as (op, ns) in graph order."""
+        return [(node.op, ns) for node, ns in zip(self._graph.nodes, self._program.node_ns, strict=True)]
+
+    def start_profile(self) -> None:
+        """From now on every step adds up the time of each node."""
+        self._program.set_profiling(True)
+
+    @property
+    def last_forward_ns(self) -> int:
+        """Nanoseconds the last step spent in native code."""
+        return int(self._program.last_run_ns)
+
+    def close(self) -> None:
+        """Release threads, buffers, weights and KV pages."""
+        self._logits = None
+        self._recorder = None
+        del self._program
+
+    def _live(self) -> _Recorder:
+        if self._recorder is None:
+            raise InvariantError("the executable was closed")
+        return self._recorder
+
+
+def _stride(width: int) -> int:
+    return -(-width // 16) * 16
