@@ -33,13 +33,25 @@ STRIDE_FLOATS = 16
 """Rows of a buffer start on a cache line: strides are whole multiples of 64 bytes."""
 
 
+@dataclass(frozen=True)
+class FileRange:
+    """Where the bytes of a weight begin in an open file, so that a backend may read them without touching a mapping."""
+
+    fd: int
+    offset: int
+
+
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A stored weight `[N, K]`: `data` uint8 has it in layout n16 (`formats.layouts`), usually mapped and read only."""
+    """A stored weight `[N, K]`: `data` uint8 holds it in layout n16 (`formats.layouts`), usually mapped and read only.
+
+    `source`, where known, is the same bytes in the file.
+    """
 
     format: str
     shape: tuple[int, int]
     data: npt.NDArray[np.uint8]
+    source: FileRange | None = None
 
 
 class Weights(Protocol):

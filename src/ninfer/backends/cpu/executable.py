@@ -37,7 +37,9 @@ def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict
 class _Recorder:
     """Feeds a graph to a native program node by node; holds what the program points to."""
 
-    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions, store: WeightStore | None = None) -> None:
+    def __init__(
+        self, graph: Graph, weights: Weights, options: RuntimeOptions, store: WeightStore | None = None
+    ) -> None:
         self.graph = graph
         self.options = options
         self._weights = weights

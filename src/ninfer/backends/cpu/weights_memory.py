@@ -1,8 +1,7 @@
 """Where weights live while a model runs: mapped from the file, or copied once into transparent huge pages.
 
-Decoding reads every weight once per step, so it runs at memory speed, and on machines with small TLBs huge pages read up
-to 1.5 times as fast as 4 KiB pages (`ninfer bench ceilings`). The file itself cannot be mapped with huge pages on
-ordinary file systems.
+Decoding reads every weight once per step, so it runs at memory speed, and huge pages read up to 1.5 times as fast as
+4 KiB pages (`ninfer bench ceilings`). The file itself cannot be mapped with huge pages on ordinary file systems.
 """
 
 from __future__ import annotations
