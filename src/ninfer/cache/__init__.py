@@ -3,7 +3,7 @@ Does not own: what is stored in a page.
 Read first: pages.py.
 """
 
-from ninfer.cache.pages import PAGE_TOKENS, PageAllocator, pages_for
+from ninfer.cache.pages import PageAllocator, pages_for
 from ninfer.cache.sequence import SequenceState
 
-__all__ = ["PAGE_TOKENS", "PageAllocator", "SequenceState", "pages_for"]
+__all__ = ["PageAllocator", "SequenceState", "pages_for"]

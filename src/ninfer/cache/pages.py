@@ -5,9 +5,7 @@ from __future__ import annotations
 import heapq
 
 from ninfer.errors import InvariantError
-
-PAGE_TOKENS = 64
-"""Tokens per KV page: small enough to waste little, large enough that page tables stay short."""
+from ninfer.ops.batch import PAGE_TOKENS
 
 
 def pages_for(num_tokens: int) -> int:

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
 from ninfer.errors import ConfigError
+from ninfer.models.options import KVFormat, Numerics, WeightsMemory
 
 Auto = Literal["auto"]
-KVDtype = Literal["int8", "bf16"]
-Numerics = Literal["a8", "f32"]
-WeightsMemory = Literal["auto", "huge", "mapped"]
 
 MAX_CONCURRENCY = 64
 MAX_THREADS = 256
@@ -44,7 +42,7 @@ class EngineConfig:
             "enough for max_concurrency full contexts, or as much of that as fits."
         ),
     )
-    kv_dtype: KVDtype = field(
+    kv_dtype: KVFormat = field(
         default="int8",
         metadata=_help(
             "Storage of keys and values. int8 (groups of 64 with one scale) is the default: half the memory and half "
@@ -95,7 +93,7 @@ class EngineConfig:
         _check_count("prefill_chunk", self.prefill_chunk, 1, None)
         _check_count("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         _check_count("threads", self.threads, 1, MAX_THREADS, auto=True)
-        _check_word("kv_dtype", self.kv_dtype, get_args(KVDtype))
+        _check_word("kv_dtype", self.kv_dtype, get_args(KVFormat))
         _check_word("numerics", self.numerics, get_args(Numerics))
         _check_word("weights_memory", self.weights_memory, get_args(WeightsMemory))
         if not isinstance(self.isa, str) or not self.isa:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from ninfer.cache import PageAllocator
 from ninfer.engine.batch import BatchBuilder
@@ -21,9 +20,7 @@ from ninfer.engine.sequence import Sequence
 from ninfer.engine.step import ForwardModel, StepLoop
 from ninfer.errors import InvariantError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, now_ns
-
-if TYPE_CHECKING:
-    from ninfer.text.tokenizer import Tokenizer
+from ninfer.text.tokenizer import Tokenizer
 
 
 class Engine:
@@ -38,8 +35,9 @@ class Engine:
         self.plan = plan
         self.tokenizer = tokenizer
         self._model = model
+        self._allocator = PageAllocator(plan.num_pages)
         self._scheduler = Scheduler(
-            PageAllocator(plan.num_pages), max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
+            self._allocator, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
         )
         options = plan.options
         batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
@@ -56,6 +54,11 @@ class Engine:
     @property
     def num_waiting(self) -> int:
         return self._scheduler.num_waiting
+
+    @property
+    def num_free_pages(self) -> int:
+        """KV pages that hold nothing, of `plan.num_pages`."""
+        return self._allocator.num_free
 
     @property
     def has_work(self) -> bool:

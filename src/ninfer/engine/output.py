@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ninfer.text.tokenizer import Tokenizer
+from ninfer.errors import BackendError, RequestError
+from ninfer.text.stop import StopMatcher
+from ninfer.text.stream import StreamDecoder
+from ninfer.text.tokenizer import Tokenizer
 
 
 class TextOutput:
@@ -16,13 +15,18 @@ class TextOutput:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop_strings: tuple[str, ...]) -> None:
-        text = import_module("ninfer.text")  # here: programs that only handle ids never pay for it
-        self._decoder = text.StreamDecoder(tokenizer)
-        self._matcher = text.StopMatcher(stop_strings) if stop_strings else None
+        self._decoder = StreamDecoder(tokenizer)
+        self._matcher = StopMatcher(stop_strings) if stop_strings else None
 
     def push(self, token: int) -> tuple[str, str | None]:
-        """Text that may be shown after this token, and the stop string that was reached, if any."""
-        text = self._decoder.push(token)
+        """Text that may be shown after this token, and the stop string that was reached, if any.
+
+        BackendError for an id the tokenizer does not have: a model may have padding rows behind its vocabulary.
+        """
+        try:
+            text = self._decoder.push(token)
+        except RequestError as error:
+            raise BackendError(f"the model chose token {token}, which its tokenizer does not have") from error
         return (text, None) if self._matcher is None else self._matcher.push(text)
 
     def finish(self) -> tuple[str, str | None]:

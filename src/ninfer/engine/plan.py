@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ninfer.cache import PAGE_TOKENS
 from ninfer.engine.config import EngineConfig
+from ninfer.models.batch import PAGE_TOKENS
 from ninfer.models.options import RuntimeOptions
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from ninfer.cache import PAGE_TOKENS, pages_for
+from ninfer.cache import pages_for
 from ninfer.engine.config import EngineConfig
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.errors import ArtifactError, CapacityError, ConfigError
+from ninfer.models.batch import PAGE_TOKENS
 from ninfer.models.options import RuntimeOptions
 
 DEFAULT_CONTEXT = 2048

@@ -72,12 +72,12 @@ class StepLoop:
         request = sequence.request
         try:
             token = sample(logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length)
+            sequence.append(token)
+            text, stop, reason = _judge(sequence, token)
         except BackendError as error:
             events.append(self.fail(sequence, error))
             return
         logprobs = () if request.logprobs is None else (token_logprobs(logits, token, request.logprobs),)
-        sequence.append(token)
-        text, stop, reason = _judge(sequence, token)
 
         stamp = now_ns()
         sequence.timeline.last_token_ns = stamp

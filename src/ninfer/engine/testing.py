@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.cache import PAGE_TOKENS, pages_for
+from ninfer.cache import pages_for
 from ninfer.engine.config import EngineConfig
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
-from ninfer.models.batch import ForwardBatch, SequenceRows
+from ninfer.models.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
 from ninfer.models.options import RuntimeOptions
 
 _PRIME = 2**31 - 1

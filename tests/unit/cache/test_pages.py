@@ -5,17 +5,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ninfer.cache import PAGE_TOKENS, PageAllocator, pages_for
+from ninfer.cache import PageAllocator, pages_for
 from ninfer.errors import InvariantError
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (63, 1), (64, 1), (65, 2), (128, 2), (129, 3)])
 def test_pages_for(tokens: int, pages: int) -> None:
     assert pages_for(tokens) == pages
-
-
-def test_a_page_holds_64_tokens() -> None:
-    assert PAGE_TOKENS == 64
 
 
 def test_lowest_free_page_goes_out_first() -> None:

@@ -1,0 +1,102 @@
+"""The determinism law of the engine: whatever runs beside a request, its ids are those it has alone."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Outcome, expected, formula_engine, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ninfer.cache import pages_for
+from ninfer.decoding import SamplingParams
+from ninfer.engine import EnginePlan, GenerationRequest, StopRules
+from ninfer.engine.testing import make_plan
+from ninfer.metrics import FinishReason
+
+VOCAB = 40
+CONTEXT = 200
+
+SAMPLING = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.0, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 5]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    frequency_penalty=st.sampled_from([0.0, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.2]),
+    seed=st.integers(0, 2**64 - 1),
+)
+REQUESTS = st.builds(
+    GenerationRequest,
+    prompt_ids=st.one_of(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8).map(tuple),
+        st.integers(1, CONTEXT - 1).map(lambda n: tuple(i * i % VOCAB for i in range(n))),
+        st.sampled_from([63, 64, 65, 127, 128, 129]).map(lambda n: (3,) * n),
+    ),
+    max_new=st.one_of(st.none(), st.integers(1, 12), st.integers(1, 150)),
+    sampling=SAMPLING,
+    stop=st.builds(StopRules, token_ids=st.lists(st.integers(0, VOCAB - 1), max_size=1).map(tuple)),
+)
+ARRIVALS = st.lists(st.tuples(st.integers(0, 12), REQUESTS, st.one_of(st.none(), st.integers(0, 40))), max_size=7)
+PLANS = st.builds(
+    lambda chunk, lanes, spare: make_plan(
+        vocab_size=VOCAB,
+        max_context=CONTEXT,
+        prefill_chunk=chunk,
+        max_concurrency=lanes,
+        num_pages=pages_for(CONTEXT) + spare,
+        end_token_ids=(0,),
+    ),
+    chunk=st.sampled_from([1, 2, 7, 64, 65, 200]),
+    lanes=st.integers(1, 5),
+    spare=st.integers(0, 8),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(plan=PLANS, arrivals=ARRIVALS)
+def test_any_interleaving_gives_what_each_request_gives_alone(
+    plan: EnginePlan, arrivals: list[tuple[int, GenerationRequest, int | None]]
+) -> None:
+    """Requests come and are cancelled at given steps, in pools of one context and more; `FormulaModel` watches."""
+    engine = formula_engine(plan)
+    outcomes: dict[int, Outcome] = {}
+    requests: dict[int, GenerationRequest] = {}
+    cancels: dict[int, list[int]] = {}
+    pending = sorted(arrivals, key=lambda arrival: arrival[0])
+    step = 0
+    while pending or engine.has_work:
+        while pending and pending[0][0] <= step:
+            _, request, cancel_after = pending.pop(0)
+            request_id = engine.submit(request)
+            requests[request_id], outcomes[request_id] = request, Outcome()
+            if cancel_after is not None:
+                cancels.setdefault(step + cancel_after, []).append(request_id)
+        for request_id in cancels.get(step, ()):
+            engine.cancel(request_id)
+        for event in engine.step():
+            outcomes[event.request_id].add(event)
+        step += 1
+        assert step < 12 + len(arrivals) * 2 * CONTEXT, "the engine does not come to an end"
+    for request_id, request in requests.items():
+        ids, reason = expected(request, plan)
+        outcome = outcomes[request_id]
+        if outcome.finished.reason is FinishReason.CANCELLED:
+            assert outcome.ids == ids[: len(outcome.ids)]
+            assert len(outcome.ids) < len(ids)
+        else:
+            assert (outcome.ids, outcome.finished.reason) == (ids, reason)
+    assert engine.num_free_pages == plan.num_pages
+    assert engine.num_running == engine.num_waiting == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 31, 32, 33, 63, 64, 65, 99, 100, 101, 150])
+@pytest.mark.parametrize("chunk", [1, 16, 32, 64, 100, 512])
+def test_prompt_lengths_around_chunk_and_page_borders(length: int, chunk: int) -> None:
+    plan = make_plan(vocab_size=VOCAB, max_context=CONTEXT, prefill_chunk=chunk, max_concurrency=1)
+    engine = formula_engine(plan)
+    request = GenerationRequest(tuple(i % VOCAB for i in range(length)), max_new=3)
+    ids, _ = expected(request, plan)
+    assert run(engine, request).ids == ids
+    rows = engine._model.row_counts  # type: ignore[attr-defined]  # a FormulaModel keeps them
+    full, rest = divmod(length, chunk)
+    assert rows == [chunk] * full + ([rest] if rest else []) + [1, 1]
