@@ -17,6 +17,7 @@ import click
 
 import ninfer
 from ninfer.cli.exit_codes import ExitCode, exit_code_of
+from ninfer.cli.output import complain
 from ninfer.errors import InvariantError, NInferError
 
 COMMANDS: dict[str, str] = {
@@ -52,11 +53,6 @@ def cli() -> None:
 
     MODEL is an alias (`ninfer pull --list`), a .ninfer file, a .gguf file or a Hugging Face directory.
     """
-
-
-def complain(message: str) -> None:
-    """Prints one error line on stderr, whatever the message contains."""
-    print("ninfer: error:", " ".join(message.split()), file=sys.stderr)
 
 
 def describe(error: BaseException) -> str:
