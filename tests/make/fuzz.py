@@ -62,6 +62,9 @@ def fuzz(
     budget = seconds if seconds is not None else float(os.environ.get("NINFER_FUZZ_SECONDS", DEFAULT_SECONDS))
     end = time.monotonic() + budget
     outcome = Outcome()
+    for whole in seeds:  # a seed that is refused would waste all its mutants
+        path.write_bytes(whole)
+        read(path)
     with limited_memory(MEMORY_BYTES):
         while outcome.runs == 0 or time.monotonic() < end:
             run = outcome.runs
@@ -178,6 +181,7 @@ _MUTATIONS = (
     _set_integer,
     _set_text_number,
     _set_text_number,
+    _swap_words,
     _swap_words,
     _insert_token,
     _cut,

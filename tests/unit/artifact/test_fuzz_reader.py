@@ -26,7 +26,7 @@ def read(path: Path) -> None:
 
 def test_fuzz(tmp_path: Path) -> None:
     other = RawArtifact(config={"rope_theta": 1.5e5, "ids": [1, 2, [3]]}, quantization={"worst": [0.5, None, True]})
-    other.add("w", "q8g32", "n16", [3, 40], bytes(range(64)) * 18)
+    other.add("w", "q8g32", "n16", [3, 40], bytes(range(64)) * 17)
     other.add("frontend/a", "u8", "row", [1], b"x")
     outcome = fuzz(
         read,
