@@ -20,8 +20,8 @@ MEMORY_BYTES = 512 << 20
 """A header of 8 MiB may become some hundred MiB of Python objects, and not more."""
 
 
-def refusal(tmp_path: Path, data: bytes) -> ArtifactError:
-    """The error of opening a file with these bytes; it must be presentable."""
+def refusal(tmp_path: Path, data: bytes) -> tuple[str, str]:
+    """(field, complaint) of the error of opening a file with these bytes; it must be presentable."""
     path = tmp_path / "bad.ninfer"
     path.write_bytes(data)
     with limited_memory(MEMORY_BYTES), pytest.raises(ArtifactError) as caught:
@@ -29,11 +29,12 @@ def refusal(tmp_path: Path, data: bytes) -> ArtifactError:
     error = caught.value
     assert error.file == str(path)
     assert error.field is not None
-    message = str(error)
-    assert message.startswith(f"{path}: {error.field}: ")
-    assert message.isprintable()
-    assert len(message) < len(str(path)) + 500
-    return error
+    prefix = f"{path}: {error.field}: "
+    assert str(error).startswith(prefix)
+    assert str(error).isprintable()
+    complaint = str(error).removeprefix(prefix)
+    assert len(error.field) + len(complaint) < 500
+    return error.field, complaint
 
 
 def test_the_sample_is_good(tmp_path: Path) -> None:
@@ -164,17 +165,16 @@ SMALL_CASES: list[tuple[str, Callable[[RawArtifact], None], str, str]] = [
 def test_a_wrong_part_is_named(tmp_path: Path, change: Callable[[RawArtifact], None], field: str, words: str) -> None:
     raw = small()
     change(raw)
-    error = refusal(tmp_path, raw.build())
-    assert error.field is not None
-    assert error.field.endswith(field)
-    assert words in str(error)
+    seen, complaint = refusal(tmp_path, raw.build())
+    assert seen.endswith(field)
+    assert words in complaint
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "\u00e9", "x" * 201, "-x", "../x", "/etc/passwd"])
 def test_names_are_plain(tmp_path: Path, name: str) -> None:
     raw = RawArtifact()
     raw.add(name, "f32", "row", [1], bytes(4))
-    assert "is not a name" in str(refusal(tmp_path, raw.build()))
+    assert "is not a name" in refusal(tmp_path, raw.build())[1]
 
 
 TEXT_CASES: list[tuple[str, Callable[[bytes], bytes], str, str]] = [
@@ -225,9 +225,9 @@ def test_a_wrong_text_is_named(tmp_path: Path, edit: Callable[[bytes], bytes], f
     text: list[bytes] = []
     raw.build(lambda good: text.append(edit(good)) or good)
     assert text[0] != small().build()[8:], "the case changes nothing"
-    error = refusal(tmp_path, raw.build(edit))
-    assert error.field == field
-    assert words in str(error)
+    seen, complaint = refusal(tmp_path, raw.build(edit))
+    assert seen == field
+    assert words in complaint
 
 
 def test_truncated_at_every_64th_byte_of_the_header_and_around(tmp_path: Path) -> None:
@@ -235,14 +235,16 @@ def test_truncated_at_every_64th_byte_of_the_header_and_around(tmp_path: Path) -
     header_bytes = 8 + int.from_bytes(data[:8], "little")
     cuts = [at + delta for at in range(0, header_bytes + 1, 64) for delta in (-1, 0, 1)]
     for cut in [cut for cut in cuts if 0 < cut <= header_bytes]:
-        error = refusal(tmp_path, data[:cut])
-        assert "truncated" in str(error) or "only" in str(error)
+        _, complaint = refusal(tmp_path, data[:cut])
+        assert complaint.startswith("truncated: " if cut >= 8 else "not a .ninfer file: only")
 
 
 def test_truncated_payload_names_the_object(tmp_path: Path) -> None:
     data = small().build()
     for missing, name in ((1, "frontend/tokenizer.json"), (64, "frontend/tokenizer.json"), (65, "layers.0.q")):
-        assert refusal(tmp_path, data[:-missing]).field == f"{name}.data_offsets"
+        field, complaint = refusal(tmp_path, data[:-missing])
+        assert field == f"{name}.data_offsets"
+        assert complaint.startswith("truncated: ")
 
 
 @pytest.mark.parametrize(
@@ -250,52 +252,57 @@ def test_truncated_payload_names_the_object(tmp_path: Path) -> None:
 )
 def test_header_length_out_of_range(tmp_path: Path, length: int) -> None:
     data = length.to_bytes(8, "little") + small().build()[8:]
-    error = refusal(tmp_path, data)
-    assert error.field == "header length"
-    assert str(length) in str(error)
+    field, complaint = refusal(tmp_path, data)
+    assert field == "header length"
+    assert str(length) in complaint
 
 
 def test_payloads_must_start_on_a_border(tmp_path: Path) -> None:
     data = small().build()
     length = int.from_bytes(data[:8], "little")
     moved = (length + 8).to_bytes(8, "little") + data[8 : 8 + length] + b" " * 8 + data[8 + length :]
-    assert "not at a multiple of 64" in str(refusal(tmp_path, sealed(moved)))
+    field, complaint = refusal(tmp_path, sealed(moved))
+    assert field == "header"
+    assert "not at a multiple of 64" in complaint
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_the_cpp_ninfer_is_recognised(tmp_path: Path, version: int) -> None:
-    error = refusal(tmp_path, b"NINFER\0" + bytes([version]) + bytes(200))
-    assert error.field == "magic"
-    assert f"C++ NInfer, container version {version};" in str(error)
-    assert "must be converted" in str(error)
+    field, complaint = refusal(tmp_path, b"NINFER\0" + bytes([version]) + bytes(200))
+    assert field == "magic"
+    assert f"C++ NInfer, container version {version};" in complaint
+    assert "must be converted" in complaint
 
 
 def test_other_files_are_recognised(tmp_path: Path) -> None:
-    assert "version 9, which we do not know" in str(refusal(tmp_path, b"NINFER\0\x09" + bytes(200)))
-    assert "this is a GGUF file" in str(refusal(tmp_path, b"GGUF\3\0\0\0" + bytes(200)))
+    assert "version 9, which we do not know" in refusal(tmp_path, b"NINFER\0\x09" + bytes(200))[1]
+    assert "this is a GGUF file" in refusal(tmp_path, b"GGUF\3\0\0\0" + bytes(200))[1]
     plain = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    assert "safetensors file without NInfer" in str(refusal(tmp_path, framed(plain, bytes(4))))
-    assert "not a .ninfer file" in str(refusal(tmp_path, b"PK\3\4" + bytes(200)))
+    assert "safetensors file without NInfer" in refusal(tmp_path, framed(plain, bytes(4)))[1]
+    assert "not a .ninfer file" in refusal(tmp_path, b"PK\3\4" + bytes(200))[1]
 
 
-BOMBS: list[tuple[str, bytes]] = [
-    ("arrays", b'{"a":' + b"[" * (MAX_HEADER_BYTES - 100)),
-    ("objects", b'{"a":' * (MAX_HEADER_BYTES // 5 - 20)),
-    ("many small arrays", b'{"a":[' + b"[]," * (MAX_HEADER_BYTES // 3 - 100) + b"[]]}"),
-    ("many keys", b"{" + b",".join(b'"%x":0' % i for i in range(700_000)) + b"}"),
-    ("many strings", b'{"a":[' + b'"",' * (MAX_HEADER_BYTES // 3 - 100) + b'""]}'),
-    ("quotes", b'{"a":"' + b'\\"' * (MAX_HEADER_BYTES // 2 - 100)),
-    ("backslashes", b'{"' + b"\\" * (MAX_HEADER_BYTES - 101)),
-    ("digits", b'{"a":' + b"7" * (MAX_HEADER_BYTES - 100) + b"}"),
-    ("decimals", b'{"a":0.' + b"7" * (MAX_HEADER_BYTES - 100) + b"}"),
-    ("spaces", b"{" + b" " * (MAX_HEADER_BYTES - 100)),
-    ("one long key", b'{"' + b"k" * (MAX_HEADER_BYTES - 100) + b'":0}'),
+BOMBS: list[tuple[str, bytes, str]] = [
+    ("arrays", b'{"a":' + b"[" * (MAX_HEADER_BYTES - 100), "arrays and objects"),
+    ("objects", b'{"a":' * (MAX_HEADER_BYTES // 5 - 20), "arrays and objects"),
+    ("deep", b'{"a":' * 20_000, "nested deeper"),
+    ("many small arrays", b'{"a":[' + b"[]," * (MAX_HEADER_BYTES // 3 - 100) + b"[]]}", "arrays and objects"),
+    ("many keys", b"{" + b",".join(b'"%x":0' % i for i in range(700_000)) + b"}", "without NInfer metadata"),
+    ("many strings", b'{"a":[' + b'"",' * (MAX_HEADER_BYTES // 3 - 100) + b'""]}', "without NInfer metadata"),
+    ("quotes", b'{"a":"' + b'\\"' * (MAX_HEADER_BYTES // 2 - 100), "not valid JSON"),
+    ("backslashes", b'{"' + b"\\" * (MAX_HEADER_BYTES - 101), "not valid JSON"),
+    ("digits", b'{"a":' + b"7" * (MAX_HEADER_BYTES - 100) + b"}", "integer of 8388508 digits"),
+    ("decimals", b'{"a":0.' + b"7" * (MAX_HEADER_BYTES - 100) + b"}", "number of 8388510 characters"),
+    ("spaces", b"{" + b" " * (MAX_HEADER_BYTES - 100), "not valid JSON"),
+    ("one long key", b'{"' + b"k" * (MAX_HEADER_BYTES - 100) + b'":0}', "without NInfer metadata"),
 ]
 
 
-@pytest.mark.parametrize("text", [text for _, text in BOMBS], ids=[name for name, _ in BOMBS])
-def test_headers_as_large_as_allowed_are_refused_in_bounded_room(tmp_path: Path, text: bytes) -> None:
-    refusal(tmp_path, framed(text, b""))
+@pytest.mark.parametrize(("text", "words"), [case[1:] for case in BOMBS], ids=[case[0] for case in BOMBS])
+def test_headers_as_large_as_allowed_are_refused_in_bounded_room(tmp_path: Path, text: bytes, words: str) -> None:
+    field, complaint = refusal(tmp_path, framed(text, b""))
+    assert field in ("header", "__metadata__")
+    assert words in complaint
 
 
 def test_more_objects_than_allowed(tmp_path: Path) -> None:
@@ -303,12 +310,30 @@ def test_more_objects_than_allowed(tmp_path: Path) -> None:
     entry = {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}
     raw.entries = {f"{index}": entry for index in range(16385)}
     raw.table = {}
-    assert "16385 objects, at most 16384" in str(refusal(tmp_path, raw.build()))
+    assert "16385 objects, at most 16384" in refusal(tmp_path, raw.build())[1]
 
 
 def test_a_header_changed_after_sealing_is_refused(tmp_path: Path) -> None:
     data = small().build()
     changed = data.replace(b"hand-made", b"hand-Made")
     assert changed != data
-    assert refusal(tmp_path, changed).field == "ninfer.header_blake2b"
+    assert refusal(tmp_path, changed)[0] == "ninfer.header_blake2b"
     assert raw_artifact.sealed(changed) != changed
+
+
+def test_a_digest_that_does_not_lie_in_its_place_is_refused_even_if_it_is_right(tmp_path: Path) -> None:
+    """One character further on, one byte of the header would be covered by nothing."""
+    start = raw_artifact.DIGEST_AT
+    for attempt in range(1000):
+        raw = small()
+        raw.provenance = {"attempt": attempt}
+        data = raw.build(lambda text: text.replace(b'{"__metadata__"', b'{ "__metadata__"'))
+        end = 8 + int.from_bytes(data[:8], "little")
+        guess = data[:start] + b'"' + b"0" * 64 + data[start + 65 : end]  # the last digit lies behind the place
+        digest = raw_artifact.digest_of(guess[:start] + b"0" * 64 + guess[start + 64 :])
+        if digest.endswith("0"):
+            break
+    else:
+        pytest.fail("no attempt hit its last digit")
+    data = data[: start + 1] + digest.encode() + data[start + 65 :]
+    assert refusal(tmp_path, data)[0] == "ninfer.header_blake2b"

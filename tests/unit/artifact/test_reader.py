@@ -41,6 +41,15 @@ def test_header_facts(path: Path) -> None:
         assert (artifact.tensors["norm"].nbytes, artifact.tensors["norm"].padded_nbytes) == (12, 64)
 
 
+def test_objects_come_in_file_order_whatever_the_order_of_the_header(path: Path) -> None:
+    raw = raw_artifact.small()
+    raw.entries = dict(reversed(raw.entries.items()))
+    path.write_bytes(raw.build())
+    with Artifact.open(path) as artifact:
+        assert list(artifact.objects) == list(raw.payloads)
+        assert artifact.payload("embed") == raw.payloads["embed"]
+
+
 def test_payloads_are_read_only_mapped_bytes(path: Path) -> None:
     data = path.read_bytes()
     with Artifact.open(path) as artifact:
