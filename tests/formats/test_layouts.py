@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from make.fuzz import limited_memory
 from ninfer import formats
 from ninfer.errors import FormatError, UnsupportedError
 from ninfer.formats import Planes, layouts
@@ -177,3 +178,12 @@ def test_refusals() -> None:
 def test_formats_are_cheap_to_describe_at_any_size() -> None:
     """Sizes of shapes far beyond memory are plain integers: the reader relies on it to check hostile headers."""
     assert layouts.nbytes("q4g32", (1 << 40, 1 << 40), "n16") > 1 << 70
+
+
+@pytest.mark.parametrize("name", formats.NAMES[1:])
+def test_temporaries_are_small_against_the_tensor(name: str) -> None:
+    """64 MiB of float32 become codes and an image while only three times the image and 16 MiB may be mapped."""
+    x = np.ones((4096, 4096), np.float32)
+    with limited_memory(3 * layouts.nbytes(name, x.shape, "n16") + (16 << 20)):
+        planes = formats.get(name).pack(x)
+        assert layouts.to_n16(planes, name).size == layouts.nbytes(name, x.shape, "n16")

@@ -11,6 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from make import raw_artifact
+from make.fuzz import limited_memory
 from ninfer import formats
 from ninfer.artifact import Artifact, ArtifactWriter, header, verify
 from ninfer.errors import ArtifactError, InvariantError
@@ -197,3 +198,14 @@ def test_a_header_beyond_its_bound_is_not_written(tmp_path: Path) -> None:
     ):
         writer.finish()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_bounded_by_one_object(tmp_path: Path) -> None:
+    """128 MiB pass through while no more than 48 MiB may be mapped."""
+    payload = bytes(8 << 20)
+    with limited_memory(48 << 20), ArtifactWriter(tmp_path / "a.ninfer", "llama", {}, {}) as writer:
+        for index in range(16):
+            writer.add(f"w{index}", "f32", "row", (2 << 20,), payload)
+        writer.finish()
+    assert (tmp_path / "a.ninfer").stat().st_size > 128 << 20
+    (tmp_path / "a.ninfer").unlink()
