@@ -35,7 +35,7 @@ STRIDE_FLOATS = 16
 
 @dataclass(frozen=True)
 class FileRange:
-    """Where the bytes of a weight begin in an open file, so that a backend may read them without touching a mapping."""
+    """Where in an open file the bytes of a weight start; `fd` stays open as long as the weights do."""
 
     fd: int
     offset: int
@@ -43,15 +43,16 @@ class FileRange:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A stored weight `[N, K]`: `data` uint8 holds it in layout n16 (`formats.layouts`), usually mapped and read only.
+    """A stored weight `[N, K]`: `data` uint8 has it in layout n16 (`formats.layouts`), from a 64-byte border on.
 
-    `source`, where known, is the same bytes in the file.
+    It is usually mapped and read only.
     """
 
     format: str
     shape: tuple[int, int]
     data: npt.NDArray[np.uint8]
     source: FileRange | None = None
+    """The same bytes in a file, for backends that read rather than map; None where there is no file."""
 
 
 class Weights(Protocol):

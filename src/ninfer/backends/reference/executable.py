@@ -1,0 +1,127 @@
+"""A graph run node by node in float64: the plain reference that every faster path is judged by.
+
+Values are rounded to float32 where the contract says so, at the end of every node; KV pages hold the real codes.
+Weights are decoded once to float64, so it needs 8 bytes per parameter. `threads` and `weights_memory` mean nothing
+here: NumPy decides about threads, and there is no second way to hold weights. It does not promise the determinism law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer import formats
+from ninfer.backends.base import F32Array, Matrix, Weights, buffer_bytes, stride_floats
+from ninfer.backends.options import RuntimeOptions
+from ninfer.backends.reference.kv import PagedKV, page_bytes
+from ninfer.backends.reference.nodes import RUN, StepState
+from ninfer.errors import InvariantError, UnsupportedError
+from ninfer.formats.layouts import from_n16
+from ninfer.ops import SPECS
+from ninfer.ops.batch import ForwardBatch
+from ninfer.ops.graph import Graph, Value
+
+F64Array = npt.NDArray[np.float64]
+
+
+def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> ReferenceExecutable:
+    """Decode the weights and allocate buffers and pages; see `backends.base`."""
+    return ReferenceExecutable(graph, weights, options)
+
+
+def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]:
+    """Bytes of decoded weights, pages and buffers; temporaries inside a node are not counted."""
+    _check(graph, options)
+    matrices, vectors = _weight_names(graph)
+    elements = sum(weights.matrix(name).shape[0] * weights.matrix(name).shape[1] for name in matrices)
+    elements += sum(weights.vector(name).size for name in vectors)
+    workspace, logits = buffer_bytes(graph, options)
+    kv = options.num_pages * sum(page_bytes(shape, options.kv_format) for shape in graph.kv_layers)
+    return {"weights": 8 * elements, "kv": kv, "workspace": workspace, "logits": logits}
+
+
+class ReferenceExecutable:
+    """`backends.base.Executable` over the oracles."""
+
+    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
+        self.memory: Mapping[str, int] = plan_memory(graph, weights, options)
+        self._graph = graph
+        self._options = options
+        matrices, vectors = _weight_names(graph)
+        stored = {name: weights.matrix(name) for name in matrices}
+        self._formats = {name: matrix.format for name, matrix in stored.items()}
+        self._matrices = {name: _decode(matrix) for name, matrix in stored.items()}
+        self._vectors = {name: weights.vector(name).astype(np.float64) for name in vectors}
+        self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
+        self._slots = graph.assign_slots()
+        self._buffers = [
+            np.zeros((options.max_rows if rows == "T" else options.max_logit_rows, stride_floats(width)), np.float32)
+            for width, rows in self._slots.slots
+        ]
+        self._num_rows: dict[str, int] | None = None
+
+    def forward(self, batch: ForwardBatch) -> F32Array:
+        """Run one step; gives the logits float32 `[R, V]`, valid until the next step."""
+        num_rows = {"T": len(batch.token_ids), "R": len(batch.logit_rows)}
+        self._num_rows = num_rows
+        step = StepState(
+            batch=batch,
+            read=lambda value: self._rows(value, num_rows).astype(np.float64),
+            matrices=self._matrices,
+            vectors=self._vectors,
+            formats=self._formats,
+            kv=self._kv,
+            a8=self._options.numerics == "a8",
+            kv_format=self._options.kv_format,
+        )
+        for node in self._graph.nodes:
+            result = RUN[node.op](step, node)
+            if node.output is not None:
+                self._rows(node.output, num_rows)[:] = result
+        if self._graph.logits is None:
+            return np.empty((num_rows["R"], 0), np.float32)
+        return self._rows(self._graph.logits, num_rows)
+
+    def set_input(self, value: Value, array: F32Array) -> None:
+        """Fill an input value, float32 `[rows of the next step, width]`; it stays until replaced."""
+        if value.buffer not in self._graph.inputs:
+            raise InvariantError(f"buffer {value.buffer} is not an input of the graph")
+        self._rows(value, {value.rows: len(array)})[:] = array
+
+    def read_value(self, value: Value) -> F32Array:
+        """A copy of what a value had at the end of the last step."""
+        if self._num_rows is None or not self._slots.survives(value.buffer):
+            raise InvariantError(f"buffer {value.buffer} holds nothing of the last step")
+        return self._rows(value, self._num_rows).copy()
+
+    def close(self) -> None:
+        """Drop weights, pages and buffers."""
+        self._matrices, self._vectors, self._kv, self._buffers = {}, {}, [], []
+        self._num_rows = None
+
+    def _rows(self, value: Value, num_rows: Mapping[str, int]) -> F32Array:
+        buffer = self._buffers[self._slots.slot_of[value.buffer]]
+        return buffer[: num_rows[value.rows], value.offset : value.offset + value.width]
+
+
+def _decode(matrix: Matrix) -> F64Array:
+    return formats.get(matrix.format).unpack(from_n16(matrix.data, matrix.shape, matrix.format))
+
+
+def _check(graph: Graph, options: RuntimeOptions) -> None:
+    if options.isa is not None:
+        raise UnsupportedError(f"isa={options.isa}: the reference backend has no instruction sets to choose from")
+    unknown = sorted({node.op for node in graph.nodes} - set(RUN))
+    if unknown:
+        raise UnsupportedError(f"op {unknown[0]!r}; the reference backend has {', '.join(sorted(RUN))}")
+
+
+def _weight_names(graph: Graph) -> tuple[list[str], list[str]]:
+    """Names of (matrices, vectors) in the order of use, each once."""
+    by_rank: dict[int, dict[str, None]] = {1: {}, 2: {}}
+    for node in graph.nodes:
+        for axes in SPECS[node.op].weights.values():
+            by_rank[len(axes)] |= dict.fromkeys(node.weights)
+    return list(by_rank[2]), list(by_rank[1])

@@ -1,0 +1,68 @@
+"""Reading a family's configuration from an artifact: every value checked, every refusal names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ninfer.errors import ArtifactError
+
+MAX_SIZE = 1 << 24
+"""Bound of every size and count in a configuration; far above any model, far below trouble."""
+
+
+class ConfigFields:
+    """The configuration object of one artifact. `file` is named by every error."""
+
+    def __init__(self, config: Mapping[str, Any], known: Iterable[str], *, file: object = None) -> None:
+        self._config = config
+        self._file = file
+        unknown = sorted(set(config) - set(known))
+        if unknown:
+            raise self.error(unknown[0], "not known to this family; ignoring it could change the result")
+
+    def error(self, name: str, message: str) -> ArtifactError:
+        return ArtifactError(message, file=self._file, field=f"config.{name}")
+
+    def size(self, name: str, *, most: int = MAX_SIZE) -> int:
+        """An integer in `1 .. most`."""
+        value = self._value(name)
+        if type(value) is not int or not 1 <= value <= most:
+            raise self.error(name, f"must be an integer from 1 to {most}, got {value!r:.80}")
+        return value
+
+    def positive(self, name: str) -> float:
+        """A finite number above 0."""
+        value = self._value(name)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.error(name, f"must be a number above 0, got {value!r:.80}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._value(name)
+        if type(value) is not bool:
+            raise self.error(name, f"must be true or false, got {value!r:.80}")
+        return value
+
+    def token_id(self, name: str, vocab_size: int) -> int | None:
+        """An id in the vocabulary, or None."""
+        value = self._value(name)
+        if value is not None and not self._is_id(value, vocab_size):
+            raise self.error(name, f"must be null or an id below {vocab_size}, got {value!r:.80}")
+        return value
+
+    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
+        value = self._value(name)
+        if not isinstance(value, list) or not all(self._is_id(item, vocab_size) for item in value):
+            raise self.error(name, f"must be a list of ids below {vocab_size}, got {value!r:.80}")
+        return tuple(value)
+
+    @staticmethod
+    def _is_id(value: object, vocab_size: int) -> bool:
+        return type(value) is int and 0 <= value < vocab_size
+
+    def _value(self, name: str) -> Any:
+        if name not in self._config:
+            raise self.error(name, "missing")
+        return self._config[name]

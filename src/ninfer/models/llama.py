@@ -1,0 +1,144 @@
+"""The Llama family: rotary grouped-query attention and a gated MLP between RMS norms, without biases.
+
+    h = embed[ids]
+    per layer:  h += Wo attention(rope(Wq a), rope(Wk a), Wv a)   with a = rms_norm(h, attn_norm)
+                h += Wdown(silu(Wgate m) * (Wup m))               with m = rms_norm(h, mlp_norm)
+    logits = Whead rms_norm(h, norm)                              Whead = embed when the head is tied
+
+Source: the Llama papers (Touvron et al. 2023) and the `LlamaForCausalLM` of their checkpoints. All activations are
+float32 here; that code casts the normalised row to the checkpoint's type before it multiplies by the norm weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ninfer.models.config_fields import ConfigFields
+from ninfer.ops.embedding import embedding
+from ninfer.ops.graph import Graph, KVShape, Value
+from ninfer.ops.kv_append import kv_append
+from ninfer.ops.linear import linear
+from ninfer.ops.paged_attention import paged_attention
+from ninfer.ops.rms_norm import rms_norm
+from ninfer.ops.rope import rope
+from ninfer.ops.rope_angles import rope_angles
+from ninfer.ops.select_rows import select_rows
+from ninfer.ops.silu_mul import silu_mul
+
+MAX_LAYERS = 1024
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The facts of one checkpoint. `max_position` is its trained context; `stop_token_ids` are all ids that end a
+    text."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope_theta: float
+    rms_norm_eps: float
+    max_position: int
+    tied_head: bool
+    bos_token_id: int | None
+    stop_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+    @property
+    def q_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], *, file: object = None) -> LlamaConfig:
+        """Check an artifact's configuration; ArtifactError names the first field that is missing, wrong or unknown."""
+        read = ConfigFields(config, [field.name for field in fields(cls)], file=file)
+        vocab_size = read.size("vocab_size")
+        result = cls(
+            vocab_size=vocab_size,
+            hidden_size=read.size("hidden_size"),
+            intermediate_size=read.size("intermediate_size"),
+            num_layers=read.size("num_layers", most=MAX_LAYERS),
+            num_heads=read.size("num_heads"),
+            num_kv_heads=read.size("num_kv_heads"),
+            head_dim=read.size("head_dim"),
+            rope_theta=read.positive("rope_theta"),
+            rms_norm_eps=read.positive("rms_norm_eps"),
+            max_position=read.size("max_position"),
+            tied_head=read.flag("tied_head"),
+            bos_token_id=read.token_id("bos_token_id", vocab_size),
+            stop_token_ids=read.token_ids("stop_token_ids", vocab_size),
+            pad_token_id=read.token_id("pad_token_id", vocab_size),
+        )
+        if result.num_heads % result.num_kv_heads:
+            raise read.error("num_kv_heads", f"{result.num_kv_heads} do not divide {result.num_heads} heads")
+        if result.head_dim % 2:
+            raise read.error("head_dim", f"{result.head_dim} is odd; rotary embedding pairs dims")
+        return result
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every weight by name: matrices `[N, K]`, norm vectors `[W]`."""
+        hidden, intermediate = self.hidden_size, self.intermediate_size
+        shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
+        for i in range(self.num_layers):
+            shapes |= {
+                f"layers.{i}.attn_norm": (hidden,),
+                f"layers.{i}.q": (self.q_width, hidden),
+                f"layers.{i}.k": (self.kv_width, hidden),
+                f"layers.{i}.v": (self.kv_width, hidden),
+                f"layers.{i}.o": (hidden, self.q_width),
+                f"layers.{i}.mlp_norm": (hidden,),
+                f"layers.{i}.gate": (intermediate, hidden),
+                f"layers.{i}.up": (intermediate, hidden),
+                f"layers.{i}.down": (hidden, intermediate),
+            }
+        shapes["norm"] = (hidden,)
+        if not self.tied_head:
+            shapes["head"] = (self.vocab_size, hidden)
+        return shapes
+
+    def record(self, g: Graph) -> None:
+        """Record the whole forward; the graph's logits are `[R, V]`."""
+        h = embedding(g, "embed", self.hidden_size)
+        angles = rope_angles(g, self.head_dim, self.rope_theta)
+        for i in range(self.num_layers):
+            attended = self._attention(g, f"layers.{i}", h, angles)
+            if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on
+                attended, h = select_rows(g, attended), select_rows(g, h)
+            h = linear(g, attended, [(f"layers.{i}.o", self.hidden_size)], residual=h)
+            h = self._mlp(g, f"layers.{i}", h)
+        last = rms_norm(g, h, "norm", self.rms_norm_eps)
+        g.mark_logits(linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)]))
+
+    def _attention(self, g: Graph, layer: str, h: Value, angles: Value) -> Value:
+        """`[T, hidden]` to the heads' outputs side by side, `[T, num_heads * head_dim]`."""
+        q_end, k_end = self.q_width, self.q_width + self.kv_width
+        a = rms_norm(g, h, f"{layer}.attn_norm", self.rms_norm_eps)
+        qkv = linear(g, a, [(f"{layer}.q", self.q_width), (f"{layer}.k", self.kv_width), (f"{layer}.v", self.kv_width)])
+        qk = rope(g, qkv.columns(0, k_end), angles, self.num_heads + self.num_kv_heads, self.head_dim)
+        kv_layer = g.new_kv_layer(KVShape(self.num_kv_heads, self.head_dim))
+        kv_append(g, kv_layer, qk.columns(q_end, k_end), qkv.columns(k_end, qkv.width))
+        return paged_attention(
+            g,
+            kv_layer,
+            qk.columns(0, q_end),
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.head_dim**-0.5,
+        )
+
+    def _mlp(self, g: Graph, layer: str, h: Value) -> Value:
+        """`[rows, hidden]` plus its gated MLP."""
+        m = rms_norm(g, h, f"{layer}.mlp_norm", self.rms_norm_eps)
+        gate_up = linear(g, m, [(f"{layer}.gate", self.intermediate_size), (f"{layer}.up", self.intermediate_size)])
+        return linear(g, silu_mul(g, gate_up), [(f"{layer}.down", self.hidden_size)], residual=h)

@@ -1,0 +1,82 @@
+"""From an artifact to a model that runs, and what that will cost before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.artifact import Artifact
+from ninfer.backends.base import CompileGraph, Executable, PlanMemory
+from ninfer.backends.options import RuntimeOptions
+from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, check_batch
+from ninfer.models.registry import ModelConfig, read_config
+from ninfer.models.weights import ArtifactWeights, check_tensors
+from ninfer.ops.graph import Graph
+
+
+class Model:
+    """A loaded model: a recorded graph on a backend, with KV pages of `page_tokens` tokens."""
+
+    page_tokens = PAGE_TOKENS
+
+    def __init__(self, config: ModelConfig, executable: Executable, options: RuntimeOptions) -> None:
+        self.config = config
+        self.options = options
+        self._executable = executable
+        self._limits = BatchLimits(config.vocab_size, options.max_rows, options.max_logit_rows, options.num_pages)
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes held, by the names in `backends.base.MEMORY_PARTS`."""
+        return self._executable.memory
+
+    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
+        """Run one step; gives the logits float32 `[R, V]`, valid until the next step.
+
+        InvariantError for a batch that is not valid, before anything is written.
+        """
+        check_batch(batch, self._limits)
+        return self._executable.forward(batch)
+
+    def close(self) -> None:
+        """Release all memory; only `close` may be called after it."""
+        self._executable.close()
+
+
+def load_model(artifact: Artifact, options: RuntimeOptions) -> Model:
+    """Load the model of an artifact as `options` say. The artifact must stay open as long as the model.
+
+    ArtifactError for a configuration or tensors that are wrong (it names them), UnsupportedError for what the family or
+    the backend does not implement, BackendError if memory runs out.
+    """
+    config, graph = _record(artifact)
+    compile_graph, _ = _backend(options)
+    return Model(config, compile_graph(graph, ArtifactWeights(artifact), options), options)
+
+
+def plan_memory(artifact: Artifact, options: RuntimeOptions) -> dict[str, int]:
+    """The exact bytes that `load_model` will hold, by the names in `backends.base.MEMORY_PARTS`; allocates nothing."""
+    _, graph = _record(artifact)
+    _, plan = _backend(options)
+    return plan(graph, ArtifactWeights(artifact), options)
+
+
+def _record(artifact: Artifact) -> tuple[ModelConfig, Graph]:
+    config = read_config(artifact.architecture, artifact.config, file=artifact.path)
+    check_tensors(artifact, config)
+    graph = Graph()
+    config.record(graph)
+    return config, graph
+
+
+def _backend(options: RuntimeOptions) -> tuple[CompileGraph, PlanMemory]:
+    """The two functions of the chosen backend; imported here, because only one is needed and both take time."""
+    if options.backend == "reference":
+        from ninfer.backends.reference import executable as reference
+
+        return reference.compile_graph, reference.plan_memory
+    from ninfer.backends.cpu import executable as cpu
+
+    return cpu.compile_graph, cpu.plan_memory

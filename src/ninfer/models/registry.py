@@ -1,0 +1,43 @@
+"""Model families by the architecture name that artifacts carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ninfer.errors import UnsupportedError
+from ninfer.models.llama import LlamaConfig
+from ninfer.ops.graph import Graph
+
+
+class ModelConfig(Protocol):
+    """What loading and engines need of any family's configuration; frozen."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_position(self) -> int: ...
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every weight by name: matrices `[N, K]` and float32 vectors `[W]`."""
+        ...
+
+    def record(self, g: Graph) -> None:
+        """Record the whole forward into an empty graph and mark its logits."""
+        ...
+
+
+ReadConfig = Callable[..., ModelConfig]
+
+_FAMILIES: dict[str, ReadConfig] = {"llama": LlamaConfig.read}
+
+NAMES: tuple[str, ...] = tuple(_FAMILIES)
+
+
+def read_config(architecture: str, config: Mapping[str, Any], *, file: object = None) -> ModelConfig:
+    """The checked configuration; UnsupportedError for an unknown family, ArtifactError for a wrong field."""
+    if architecture not in _FAMILIES:
+        raise UnsupportedError(f"architecture {architecture!r} is not supported; known: {', '.join(NAMES)}")
+    return _FAMILIES[architecture](config, file=file)

@@ -1,0 +1,117 @@
+"""Running the small graphs of op contracts on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer import formats
+from ninfer.backends import cpu
+from ninfer.backends.base import Executable, Matrix, Weights
+from ninfer.backends.options import RuntimeOptions
+from ninfer.backends.reference import executable as reference
+from ninfer.formats.layouts import to_n16
+from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
+from ninfer.ops.graph import Graph, Value
+from ninfer.ops.spec import Case, F32Array, Step
+
+CPU_ISAS: tuple[str, ...] = tuple(cpu.available_isas())
+BACKENDS: tuple[str, ...] = ("reference", *CPU_ISAS)
+"""`reference`, or the instruction set of the native backend."""
+
+
+class StoredWeights:
+    """`backends.base.Weights` of float32 arrays: matrices stored in one format, vectors as they are."""
+
+    def __init__(self, arrays: Mapping[str, F32Array], format: str) -> None:
+        self._vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
+        self._matrices = {
+            name: Matrix(format, (array.shape[0], array.shape[1]), aligned(to_n16(formats.get(format).pack(array), format)))
+            for name, array in arrays.items()
+            if array.ndim == 2
+        }
+
+    def matrix(self, name: str) -> Matrix:
+        return self._matrices[name]
+
+    def vector(self, name: str) -> F32Array:
+        return self._vectors[name]
+
+
+def aligned(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """A copy that starts on a 64-byte border, as in an artifact."""
+    room = np.empty(data.size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    room[start : start + data.size] = data
+    return room[start : start + data.size]
+
+
+def compile_on(backend: str, graph: Graph, weights: Weights, **options: Any) -> Executable:
+    """Compile for `reference` or for the native backend restricted to an instruction set."""
+    if backend == "reference":
+        return reference.compile_graph(graph, weights, RuntimeOptions(backend="reference", **options))
+    from ninfer.backends.cpu import executable as native
+
+    return native.compile_graph(graph, weights, RuntimeOptions(backend="cpu", isa=backend, **options))
+
+
+def pages_of(case: Case, seed: int = 5) -> dict[int, npt.NDArray[np.int32]]:
+    """Disjoint, shuffled pages for every sequence of a case."""
+    needed: dict[int, int] = {}
+    for step in case.steps:
+        for rows in step.rows:
+            pages = -(-(rows.position + rows.count) // PAGE_TOKENS)
+            needed[rows.sequence] = max(needed.get(rows.sequence, 0), pages)
+    ids = np.random.default_rng(seed).permutation(sum(needed.values())).astype(np.int32)
+    ends = np.cumsum(list(needed.values()))
+    return {s: ids[end - count : end] for (s, count), end in zip(needed.items(), ends, strict=True)}
+
+
+def batch_of(step: Step, pages: Mapping[int, npt.NDArray[np.int32]]) -> ForwardBatch:
+    """The step as arrays."""
+    sequences, start = [], 0
+    for rows in step.rows:
+        sequences.append(SequenceRows(start, rows.count, rows.position, pages[rows.sequence]))
+        start += rows.count
+    ids = np.zeros(start, np.int32) if step.token_ids is None else np.array(step.token_ids, np.int32)
+    return ForwardBatch(ids, tuple(sequences), np.array(step.logit_rows, np.int32))
+
+
+def run_case(backend: str, case: Case, format: str = "f32", **options: Any) -> list[F32Array]:
+    """What the case's value is after every step."""
+    graph = Graph()
+    value = case.record(graph)
+    pages = pages_of(case)
+    executable = compile_on(
+        backend,
+        graph,
+        StoredWeights(case.weights, format),
+        **{
+            "num_pages": max(sum(len(ids) for ids in pages.values()), 1),
+            "max_rows": max(step.num_rows for step in case.steps),
+            "max_logit_rows": max(1, *(len(step.logit_rows) for step in case.steps)),
+            **options,
+        },
+    )
+    try:
+        return [run_step(executable, graph, value, step, pages) for step in case.steps]
+    finally:
+        executable.close()
+
+
+def run_step(
+    executable: Executable, graph: Graph, value: Value, step: Step, pages: Mapping[int, npt.NDArray[np.int32]]
+) -> F32Array:
+    """Feed the inputs of one step, run it, read the value."""
+    for buffer, array in zip(graph.inputs, step.inputs, strict=True):
+        rows = graph.buffer_rows[buffer]
+        executable.set_input(Value(buffer, rows, 0, graph.buffer_widths[buffer]), array)
+    executable.forward(batch_of(step, pages))
+    return executable.read_value(value)
+
+
+def case_ids(cases: Sequence[Case]) -> list[str]:
+    return [case.label for case in cases]
