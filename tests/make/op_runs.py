@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ class StoredWeights:
 
     def __init__(self, arrays: Mapping[str, F32Array], format: str) -> None:
         self._vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
+        fmt = formats.get(format)
         self._matrices = {
-            name: Matrix(format, (array.shape[0], array.shape[1]), aligned(to_n16(formats.get(format).pack(array), format)))
+            name: Matrix(format, array.shape, aligned(to_n16(fmt.pack(array), format)))
             for name, array in arrays.items()
             if array.ndim == 2
         }
@@ -111,7 +112,3 @@ def run_step(
         executable.set_input(Value(buffer, rows, 0, graph.buffer_widths[buffer]), array)
     executable.forward(batch_of(step, pages))
     return executable.read_value(value)
-
-
-def case_ids(cases: Sequence[Case]) -> list[str]:
-    return [case.label for case in cases]

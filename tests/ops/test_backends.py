@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from make.op_runs import BACKENDS, CPU_ISAS, run_case
 
+from make.op_runs import BACKENDS, CPU_ISAS, run_case
 from ninfer import formats
 from ninfer.ops import SPECS
 from ninfer.ops.profiles import Profile
@@ -26,12 +27,15 @@ def variants(spec: OpSpec) -> Iterator[tuple[str, str, str]]:
                 yield weight_format, numerics, kv_format
 
 
-def all_runs() -> Iterator[object]:
+def all_runs() -> Iterator[Any]:
     for spec in SPECS.values():
         for case in spec.cases(np.random.default_rng(SEED)):
             for weight_format, numerics, kv_format in variants(spec):
                 label = f"{spec.name}-{case.label}-{weight_format}-{numerics}-kv_{kv_format}"
                 yield pytest.param(spec, case, weight_format, numerics, kv_format, id=label)
+
+
+RUNS = list(all_runs())
 
 
 def assert_within(profile: Profile, got: F32Array, want: F32Array) -> None:
@@ -40,7 +44,7 @@ def assert_within(profile: Profile, got: F32Array, want: F32Array) -> None:
 
 
 @pytest.mark.parametrize("isa", CPU_ISAS)
-@pytest.mark.parametrize(("spec", "case", "weight_format", "numerics", "kv_format"), all_runs())
+@pytest.mark.parametrize(("spec", "case", "weight_format", "numerics", "kv_format"), RUNS)
 def test_native_kernels_keep_the_contract(
     spec: OpSpec, case: Case, weight_format: str, numerics: str, kv_format: str, isa: str
 ) -> None:
@@ -53,7 +57,7 @@ def test_native_kernels_keep_the_contract(
 
 
 @pytest.mark.parametrize("isa", CPU_ISAS)
-@pytest.mark.parametrize(("spec", "case", "weight_format", "numerics", "kv_format"), all_runs())
+@pytest.mark.parametrize(("spec", "case", "weight_format", "numerics", "kv_format"), RUNS)
 def test_threads_change_no_bit(
     spec: OpSpec, case: Case, weight_format: str, numerics: str, kv_format: str, isa: str
 ) -> None:
