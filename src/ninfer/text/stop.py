@@ -24,7 +24,7 @@ class _Node:
 
 
 class StopMatcher:
-    """Watches one stream of text (Aho and Corasick's automaton: two steps per character, whatever the stop strings are).
+    """Watches one stream of text: Aho and Corasick's automaton, two steps per character whatever the stop strings are.
 
     Only text that may still become a stop string is held back: the longest end of the text that is a beginning of one.
     """

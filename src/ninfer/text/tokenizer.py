@@ -54,12 +54,11 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def from_json(cls, data: bytes, *, bos_ids: tuple[int, ...] | None = None, file: object = None) -> Tokenizer:
-        """Load the content of a `tokenizer.json`.
+    def from_json(cls, data: bytes, *, file: object = None) -> Tokenizer:
+        """Load the content of a `tokenizer.json`. `file`: named in errors.
 
-        `bos_ids`: what to put in front of raw prompts; None follows the file's own post-processor. `file`: named in
-        errors. Raises `ArtifactError` for a broken file, `UnsupportedError` for a kind of tokenizer whose text could
-        not be given back exactly.
+        Raises `ArtifactError` for a broken file, `UnsupportedError` for a kind of tokenizer whose text could not be
+        given back exactly.
         """
         from tokenizers import Tokenizer as Library  # here: programs that only handle ids never pay for it
 
@@ -71,10 +70,13 @@ class Tokenizer:
         library.no_truncation()
         library.no_padding()
         library.encode_special_tokens = True
-        tokenizer = cls(library, bos_ids=_begin_ids(library, file) if bos_ids is None else bos_ids)
-        for token_id in tokenizer.bos_ids:
-            tokenizer.token_bytes(token_id)
-        return tokenizer
+        return cls(library, bos_ids=_begin_ids(library, file))
+
+    def beginning_with(self, *bos_ids: int) -> Tokenizer:
+        """The same vocabulary with other `bos_ids`. Raises `RequestError` for an id it does not have."""
+        for token_id in bos_ids:
+            self.token_bytes(token_id)
+        return Tokenizer(self._library, bos_ids=bos_ids)
 
     @cached_property
     def vocab_size(self) -> int:

@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from make.tiny_tokenizer import tiny_metadata
 from ninfer.text.gguf_tokenizer import tokenizer_json_from_gguf
 from ninfer.text.tokenizer import Tokenizer
+
+# Time is no property of the code under test: a busy machine must not fail it.
+settings.register_profile("ninfer-text", deadline=None)
+settings.load_profile("ninfer-text")
 
 
 @pytest.fixture(scope="session")

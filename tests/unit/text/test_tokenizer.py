@@ -92,7 +92,10 @@ class TestBegin:
         assert Tokenizer.from_json(tokenizer_json_from_gguf(tiny_metadata())).bos_ids == ()
         data = tokenizer_json_from_gguf(tiny_metadata(add_bos_token=True, add_eos_token=True))
         assert Tokenizer.from_json(data).bos_ids == (1,)
-        assert Tokenizer.from_json(data, bos_ids=()).bos_ids == ()
+        assert Tokenizer.from_json(data).beginning_with().bos_ids == ()
+        assert Tokenizer.from_json(data).beginning_with(3).encode_prompt("") == [3]
+        with pytest.raises(RequestError, match="9999"):
+            Tokenizer.from_json(data).beginning_with(9999)
 
     def test_raw_prompt_begins_with_exactly_one(self) -> None:
         tokenizer = Tokenizer.from_json(tokenizer_json_from_gguf(tiny_metadata(add_bos_token=True)))
