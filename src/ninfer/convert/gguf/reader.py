@@ -7,22 +7,16 @@ with the bytes that exist before it is used, so a hostile header costs neither t
 from __future__ import annotations
 
 import mmap
-import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from ninfer.convert.gguf.cursor import Cursor
-from ninfer.convert.gguf.types import ARRAY, BOOL, REMOVED_TYPE_IDS, SCALARS, STRING, TENSOR_TYPES, TensorType
+from ninfer.convert.gguf.types import ARRAY, BOOL, REMOVED_TYPE_IDS, SCALARS, STRING, TENSOR_TYPES
+from ninfer.convert.mapped import MappedFile, TensorInfo
 from ninfer.errors import ArtifactError
 
 MAGIC: Final = b"GGUF"
@@ -48,24 +42,8 @@ _MIN_ITEM_BYTES: Final = {STRING: 8, ARRAY: 12}
 Value = str | bool | int | float | list["Value"]
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """Where one tensor lies. `shape` is row-major (slowest axis first); `offset` is absolute in the file."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Stored bytes of one innermost row."""
-        return self.shape[-1] // self.type.block_elems * self.type.block_bytes
-
-
-class GGUFFile:
-    """An open file. Use as a context manager; row views stay valid until `close`.
+class GGUFFile(MappedFile):
+    """An open file. Use as a context manager.
 
     metadata: key -> str, bool, int, float or (nested) list of these.
     tensors: name -> TensorInfo, in directory order.
@@ -73,60 +51,16 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         """Map `path` and check the whole header. Raises ArtifactError naming the field and its offset."""
-        self.path = path
-        self._map = _map_file(path)
+        super().__init__(path)
         try:
-            header = _Header(self._map, len(self._map), path)
-            self.version = header.version
-            self.alignment = header.alignment
-            self.metadata: Mapping[str, Value] = MappingProxyType(header.metadata)
-            self.tensors: Mapping[str, TensorInfo] = MappingProxyType(header.tensors)
+            header = _Header(self.data, self.size, path)
         except BaseException:
             self.close()
             raise
-        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
-
-    def rows(self, name: str) -> npt.NDArray[np.uint8]:
-        """Stored bytes of a tensor as a read-only uint8 [rows, row_bytes] view of the map; leading axes are merged."""
-        info = self.tensors[name]
-        return self._bytes[info.offset : info.offset + info.nbytes].reshape(-1, info.row_bytes)
-
-    def drop_pages(self, name: str) -> None:
-        """Let the system forget the pages of a tensor that was read, so that memory in use follows the largest one."""
-        info = self.tensors[name]
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
-
-    def close(self) -> None:
-        """Unmap the file. While a row view is still held the map lives on and goes with the last view."""
-        self._bytes = np.empty(0, np.uint8)
-        with suppress(BufferError):
-            self._map.close()
-
-    def __enter__(self) -> GGUFFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _map_file(path: Path) -> mmap.mmap:
-    try:
-        # Non-blocking, so that a named pipe is refused below instead of waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise ArtifactError(f"cannot be opened: {error.strerror}", file=path) from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ArtifactError("not a regular file", file=path)
-        if status.st_size < len(MAGIC):
-            raise ArtifactError(f"too short for a GGUF file: {status.st_size} bytes", file=path, field="magic")
-        return mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ)
-    finally:
-        os.close(descriptor)
+        self.version = header.version
+        self.alignment = header.alignment
+        self.metadata: Mapping[str, Value] = MappingProxyType(header.metadata)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(header.tensors)
 
 
 class _Header:

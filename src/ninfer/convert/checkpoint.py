@@ -1,0 +1,43 @@
+"""A source understood: which model it is, which tensor becomes which, and what travels along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ninfer.convert.mapped import MappedFile
+from ninfer.convert.names.rules import Assignment
+
+
+@dataclass
+class Checkpoint:
+    """What an opened source gives. Use as a context manager: it holds the mapped files.
+
+    config: our names, as `ninfer.config`. resources: content by name (`frontend/...`). files: every file that was
+    read, in an order that depends on the source alone. notes: choices a person may want to know about.
+    """
+
+    kind: Literal["gguf", "huggingface"]
+    path: Path
+    architecture: str
+    config: dict[str, Any]
+    assignments: Sequence[Assignment]
+    resources: dict[str, bytes]
+    files: Sequence[Path]
+    mapped: Sequence[MappedFile]
+    notes: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        for file in self.mapped:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,98 @@
+"""Other model files to `.ninfer`: GGUF files and Hugging Face directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ninfer import formats
+from ninfer.artifact import Artifact, ArtifactWriter
+from ninfer.convert.checkpoint import Checkpoint
+from ninfer.convert.encode import encode
+from ninfer.convert.gguf.reader import MAGIC
+from ninfer.convert.gguf.source import open_gguf
+from ninfer.convert.huggingface import open_huggingface
+from ninfer.convert.provenance import check_unchanged, provenance, source_files
+from ninfer.convert.report import ConversionReport, TensorReport
+from ninfer.errors import ArtifactError, ConfigError
+
+PathLike = str | os.PathLike[str]
+ProgressCallback = Callable[[int, int], None]
+"""Called with (source bytes done, source bytes in total)."""
+
+
+def convert(
+    src: PathLike, out: PathLike, *, weights: str | None = None, progress: ProgressCallback | None = None
+) -> ConversionReport:
+    """Write the checkpoint `src` as the artifact `out`, which appears whole or not at all.
+
+    `weights`: format of all weight matrices (`formats.NAMES`); None keeps what the source holds, exactly where we have
+    its format. Vectors are f32. Equal sources give equal bytes. Memory is bounded by the largest tensor.
+    Raises ConfigError for bad arguments, ArtifactError for a broken source, ConversionError for one we do not support.
+    """
+    source, target = Path(src), Path(out)
+    if weights is not None and weights not in formats.NAMES:
+        raise ConfigError(f"weights {weights!r} is no format; choose one of {', '.join(formats.NAMES)}")
+    if target.is_dir():
+        raise ConfigError(f"{target} is a directory; the output must be a file name")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target.parent} is no directory; the output's directory must exist")
+    with open_checkpoint(source) as checkpoint:
+        if any(target.exists() and target.samefile(file) for file in checkpoint.files):
+            raise ConfigError(f"{target} is part of the source; choose another output")
+        return _write(checkpoint, target, weights, progress)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a source of any kind we read: a directory is Hugging Face's, a file must be GGUF."""
+    if path.is_dir():
+        return open_huggingface(path)
+    if path.suffix == ".safetensors":
+        raise ConfigError(f"{path}: give the directory that holds this file and its config.json")
+    if path.is_file():
+        try:
+            with open(path, "rb") as stream:
+                start = stream.read(len(MAGIC))
+        except OSError as error:
+            raise ArtifactError(f"cannot be read: {error.strerror}", file=path) from error
+        if path.suffix == ".ninfer" and start != MAGIC:
+            raise ConfigError(f"{path}: is already a .ninfer file, there is nothing to convert")
+    return open_gguf(path)
+
+
+def _write(
+    checkpoint: Checkpoint, target: Path, weights: str | None, progress: ProgressCallback | None
+) -> ConversionReport:
+    files = source_files(checkpoint)
+    origin = provenance(checkpoint, files, weights)
+    total = sum(assignment.tensor.info.nbytes for assignment in checkpoint.assignments)
+    done = 0
+    reports: list[TensorReport] = []
+    with ArtifactWriter(target, checkpoint.architecture, checkpoint.config, origin) as writer:
+        for assignment in checkpoint.assignments:
+            encoded = encode(assignment, weights)
+            writer.add(assignment.rule.target, encoded.format, encoded.layout, assignment.rule.shape, encoded.data)
+            reports.append(encoded.report)
+            assignment.tensor.drop_pages()
+            done += assignment.tensor.info.nbytes
+            if progress is not None:
+                progress(done, total)
+        for name, content in checkpoint.resources.items():
+            writer.add_resource(name, content)
+        check_unchanged(files)
+        writer.finish({"weights": weights or "exact", "tensors": {report.name: report.to_json() for report in reports}})
+    with Artifact.open(target) as artifact:
+        return ConversionReport(
+            path=target,
+            source=checkpoint.path,
+            source_kind=checkpoint.kind,
+            architecture=checkpoint.architecture,
+            weights=weights,
+            tensors=reports,
+            resources=list(checkpoint.resources),
+            notes=checkpoint.notes,
+            source_bytes=sum(file.nbytes for file in files),
+            file_bytes=artifact.file_bytes,
+            digest=artifact.digest,
+        )

@@ -1,0 +1,104 @@
+"""Typed, bounded reads of named values that came out of a file; every complaint names the file and the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from ninfer.errors import ArtifactError, ConversionError, UnsupportedError
+
+
+class Fields:
+    """Values by key: GGUF metadata or the object of a JSON file. A value that is absent or None counts as absent."""
+
+    def __init__(self, values: Mapping[str, object], file: Path) -> None:
+        self.values = values
+        self.file = file
+
+    def fail(self, key: str, message: str) -> NoReturn:
+        """The value is wrong: ArtifactError."""
+        raise ArtifactError(message, file=self.file, field=repr(key))
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """The value is legal but asks for something we do not do: ConversionError."""
+        raise ConversionError(f"{self.file}: {key!r} is {self.values.get(key)!r:.80}: {why}")
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def integer(self, key: str, low: int, high: int, *, default: int | None = None) -> int:
+        """An integer from `low` to `high`. Equal integers in a list (GGUF may store sizes per layer) count as one."""
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                self.fail(key, "is missing")
+            return default
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(key, f"must be an integer, not {type(value).__name__} {value!r:.60}")
+        if not low <= value <= high:
+            self.fail(key, f"is {value}; allowed is {low} to {high}")
+        return value
+
+    def find_integer(self, key: str, low: int, high: int) -> int | None:
+        """As `integer`, None where absent."""
+        return self.integer(key, low, high) if self.has(key) else None
+
+    def number(self, key: str, *, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                self.fail(key, "is missing")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fail(key, f"must be a number, not {type(value).__name__} {value!r:.60}")
+        if not math.isfinite(value) or value <= 0:
+            self.fail(key, f"is {value}; a finite number above 0 is needed")
+        return float(value)
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                self.fail(key, "is missing")
+            return default
+        if not isinstance(value, str):
+            self.fail(key, f"must be text, not {type(value).__name__} {value!r:.60}")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.fail(key, f"must be true or false, not {value!r:.60}")
+        return value
+
+    def table(self, key: str) -> Fields:
+        """A nested object; absent counts as empty. Complaints about its members name `key.member`."""
+        value = self.values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            self.fail(key, f"must be an object, not {type(value).__name__}")
+        return Fields({f"{key}.{name}": item for name, item in value.items()}, self.file)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Put the file's name in front of errors from code that was only given the content."""
+    try:
+        yield
+    except ArtifactError as error:
+        if error.file is not None:
+            raise
+        named = ArtifactError(str(error), file=file)
+        named.field = error.field
+        raise named from error
+    except UnsupportedError as error:
+        raise ConversionError(f"{file}: {error}") from error

@@ -1,0 +1,189 @@
+"""A Hugging Face directory as a checkpoint: config.json, safetensors shards, tokenizer.json, chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ninfer.artifact import strict_json
+from ninfer.convert import frontend
+from ninfer.convert.checkpoint import Checkpoint
+from ninfer.convert.fields import Fields
+from ninfer.convert.mapped import SourceTensor
+from ninfer.convert.names import llama
+from ninfer.convert.names.rules import assign, listed
+from ninfer.convert.safetensors import SafetensorsFile
+from ninfer.errors import ArtifactError, ConversionError
+from ninfer.text.tokenizer import Tokenizer
+
+_WHOLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_PICKLES: Final = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_OTHER_TOKENIZERS: Final = ("tokenizer.model", "vocab.json", "spiece.model")
+
+_MAX_JSON_BYTES: Final = 16 << 20
+_MAX_TOKENIZER_BYTES: Final = 128 << 20
+
+
+def open_huggingface(path: Path) -> Checkpoint:
+    """Open and understand a checkpoint directory; raises ArtifactError or ConversionError, with nothing left open."""
+    directory = _Directory(path)
+    shards: list[SafetensorsFile] = []
+    try:
+        return _understand(directory, shards)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+
+
+class _Directory:
+    """Reads small files and remembers which, so that provenance can list them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read: list[Path] = []
+
+    def find(self, name: str, limit: int = _MAX_JSON_BYTES) -> bytes | None:
+        """The content of a file, None if there is none of that name."""
+        file = self.path / name
+        if not file.exists():
+            return None
+        if not file.is_file():
+            raise ArtifactError("not a regular file", file=file)
+        try:
+            with open(file, "rb") as stream:
+                content = stream.read(limit + 1)
+        except OSError as error:
+            raise ArtifactError(f"cannot be read: {error.strerror}", file=file) from error
+        if len(content) > limit:
+            raise ArtifactError(f"is longer than {limit} bytes", file=file)
+        self.read.append(file)
+        return content
+
+    def find_object(self, name: str) -> Fields | None:
+        """The JSON object in a file, None if there is none of that name."""
+        content = self.find(name)
+        if content is None:
+            return None
+        return _object(content, self.path / name)
+
+
+def _object(content: bytes, file: Path) -> Fields:
+    return Fields(strict_json.parse_object(content, file=file, field=None), file)
+
+
+def _understand(directory: _Directory, shards: list[SafetensorsFile]) -> Checkpoint:
+    path = directory.path
+    fields = directory.find_object("config.json")
+    if fields is None:
+        raise ArtifactError("has no config.json; a model directory of Hugging Face has one", file=path)
+    classes = fields.values.get("architectures")
+    if classes != [llama.HF_CLASS]:
+        fields.refuse("architectures", f"only [{llama.HF_CLASS!r}] is supported")
+    config = llama.config_from_hf(fields)
+    tensors = _tensors(directory, shards)
+    llama.refuse_known_extras(tensors, path)
+    notes: list[str] = []
+    if config["tied_head"] and llama.HF_HEAD in tensors:
+        _drop_equal_head(tensors, fields)
+        notes.append(f"{llama.HF_HEAD} equals the embedding it is tied to and is left out")
+    assignments = assign(llama.hf_rules(config), tensors, path)
+    resources = _resources(directory)
+    tokenizer = frontend.check_frontend(resources, config["vocab_size"], path)
+    config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), fields, config["vocab_size"], tokenizer)
+    files = [*directory.read, *(shard.path for shard in shards)]
+    return Checkpoint("huggingface", path, llama.ARCHITECTURE, config, assignments, resources, files, shards, notes)
+
+
+def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, SourceTensor]:
+    """All tensors of the checkpoint, from one file or the shards an index lists; what was opened is in `shards`."""
+    path = directory.path
+    if (path / _WHOLE).exists():
+        shards.append(SafetensorsFile(path / _WHOLE))
+        return {name: SourceTensor(shards[0], info) for name, info in shards[0].tensors.items()}
+    index = directory.find_object(_INDEX)
+    if index is None:
+        pickles = [name for name in _PICKLES if (path / name).exists()]
+        if pickles:
+            raise ConversionError(f"{path}: {pickles[0]} is a pickle, which is not read; save the model as safetensors")
+        raise ArtifactError(f"has neither {_WHOLE} nor {_INDEX}", file=path)
+    places = index.table("weight_map").values
+    places = {name.removeprefix("weight_map."): place for name, place in places.items()}
+    tensors: dict[str, SourceTensor] = {}
+    for place in sorted({str(place) for place in places.values()}):
+        if Path(place).name != place or not place.endswith(".safetensors"):
+            index.fail("weight_map", f"{place!r:.80} is no safetensors file of this directory")
+        shard = SafetensorsFile(path / place)
+        shards.append(shard)
+        differing = set(shard.tensors) ^ {name for name, where in places.items() if where == place}
+        if differing:
+            index.fail("weight_map", f"and {place} do not agree about {listed(sorted(differing))}")
+        tensors |= {name: SourceTensor(shard, info) for name, info in shard.tensors.items()}
+    return tensors
+
+
+def _drop_equal_head(tensors: dict[str, SourceTensor], fields: Fields) -> None:
+    """A tied checkpoint may store the output matrix again; then it must be the embedding."""
+    head, embedding = tensors.pop(llama.HF_HEAD), tensors.get(llama.HF_EMBEDDING)
+    if embedding is None:
+        return  # named as missing by the rules
+    same = head.info.type == embedding.info.type and head.info.shape == embedding.info.shape
+    if not same or not np.array_equal(head.rows(), embedding.rows()):
+        fields.refuse("tie_word_embeddings", f"but {llama.HF_HEAD} differs from {llama.HF_EMBEDDING}")
+
+
+def _resources(directory: _Directory) -> dict[str, bytes]:
+    content = {
+        frontend.TOKENIZER: directory.find("tokenizer.json", _MAX_TOKENIZER_BYTES),
+        frontend.TOKENIZER_CONFIG: directory.find("tokenizer_config.json"),
+        frontend.GENERATION_CONFIG: directory.find("generation_config.json"),
+    }
+    content[frontend.CHAT_TEMPLATE] = _chat_template(directory, content[frontend.TOKENIZER_CONFIG])
+    if content[frontend.TOKENIZER] is None:
+        others = [name for name in _OTHER_TOKENIZERS if (directory.path / name).exists()]
+        if others:
+            raise ConversionError(
+                f"{directory.path}: {others[0]} without tokenizer.json: this kind of tokenizer is not supported; "
+                "a fast tokenizer saved by transformers writes tokenizer.json"
+            )
+    return {name: data for name, data in content.items() if data is not None}
+
+
+def _chat_template(directory: _Directory, tokenizer_config: bytes | None) -> bytes | None:
+    """The template file, or else the one in tokenizer_config.json; of several named ones the `default`."""
+    content = directory.find("chat_template.jinja")
+    if content is not None or tokenizer_config is None:
+        return content
+    fields = _object(tokenizer_config, directory.path / "tokenizer_config.json")
+    value = fields.values.get("chat_template")
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+        if not isinstance(named.get("default"), str):
+            fields.fail("chat_template", "is a list without a template named 'default'")
+        value = named["default"]
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        fields.fail("chat_template", f"must be text, not {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def _token_ids(
+    generation_config: bytes | None, fields: Fields, vocab_size: int, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """Begin, end and padding ids; config.json and generation_config.json may each name some, end ids add up."""
+    files = [fields]
+    if generation_config is not None:
+        files.append(_object(generation_config, fields.file.with_name("generation_config.json")))
+    bos, end, pad = (
+        [i for file in files for i in frontend.token_ids(file, key, vocab_size)]
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+    )
+    return {
+        "bos_token_id": bos[0] if bos else None,
+        "stop_token_ids": frontend.stop_token_ids(end, tokenizer),
+        "pad_token_id": pad[0] if pad else None,
+    }
