@@ -42,7 +42,9 @@ void prepare_queries(const AttentionTile& t, AttentionScratch& s) {
   const int dim = t.layout->head_dim, padded = t.layout->groups * kKVGroup;
   for (int i = 0; i < t.num_queries; ++i) {
     float* q = s.q[i];
-    for (int d = 0; d < padded; ++d) q[d] = d < dim ? t.q[i][d] * t.scale : 0.0f;
+    const V::F scale = V::set1(t.scale);
+    for_lanes(dim, [&](int d, int lanes) { V::store(q + d, V::mul(load_lanes(t.q[i] + d, lanes), scale)); });
+    for (int d = (dim + kLanes - 1) / kLanes * kLanes; d < padded; d += kLanes) V::store(q + d, V::zero());
     if (!t.quantize_q) continue;
     for (int g = 0; g < t.layout->groups; ++g) {
       const float* x = q + g * kKVGroup;
@@ -58,37 +60,44 @@ void prepare_queries(const AttentionTile& t, AttentionScratch& s) {
   }
 }
 
-// Integer scores of Q queries against one page: 4 blocks of 16 tokens.
+// Integer scores of Q queries against one page. Lines of the values of this page and of the keys of the next one are
+// asked for along the way. Two blocks of tokens at a time: their accumulators stay in registers.
 template <int Q>
-void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const std::uint8_t* head, int column) {
+void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const std::uint8_t* head,
+                 const std::uint8_t* next, int column) {
+  constexpr int kBlocks = 2;
   const KVLayout& layout = *t.layout;
-  V::F total[Q][kBlocksPerPage];
+  const std::ptrdiff_t to_next = next - head, to_values = static_cast<std::ptrdiff_t>(layout.v_offset);
   for (int g = 0; g < layout.groups; ++g) {
-    V::I acc[Q][kBlocksPerPage];
-    for (int i = 0; i < Q; ++i)
-      for (int b = 0; b < kBlocksPerPage; ++b) acc[i][b] = V::bias_u8off(&s.q_bias[query0 + i][g]);
     const int left = layout.padded_dim - g * kKVGroup;
     const int quads = (left < kKVGroup ? left : kKVGroup) / 4;
-    const std::uint8_t* keys = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens;
-    for (int j = 0; j < quads; ++j) {
-      V::B k[kBlocksPerPage];
-      for (int b = 0; b < kBlocksPerPage; ++b) k[b] = V::load_u8off(keys + j * 256 + b * 64);
-      for (int i = 0; i < Q; ++i) {
-        const std::int8_t* quad = s.codes[query0 + i] + g * kKVGroup + 4 * j;
-        for (int b = 0; b < kBlocksPerPage; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad);
-      }
-    }
     const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(head + layout.k_scales_offset) + g * kPageTokens;
-    for (int b = 0; b < kBlocksPerPage; ++b) {
-      const V::F k_scale = V::load_f16(scales + b * kLanes);
-      for (int i = 0; i < Q; ++i) {
-        const V::F dot = V::mul(V::to_float(acc[i][b]), V::set1(s.q_scales[query0 + i][g]));
-        total[i][b] = g == 0 ? V::mul(dot, k_scale) : V::fma(dot, k_scale, total[i][b]);
+    for (int block = 0; block < kBlocksPerPage; block += kBlocks) {
+      V::I acc[Q][kBlocks];
+      for (int i = 0; i < Q; ++i)
+        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::bias_u8off(&s.q_bias[query0 + i][g]);
+      const std::uint8_t* line = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens + block * 64;
+      const std::int8_t* quad = s.codes[query0] + g * kKVGroup;
+      for (int j = 0; j < quads; ++j, line += 256, quad += 4) {
+        V::B k[kBlocks];
+        for (int b = 0; b < kBlocks; ++b) {
+          k[b] = V::load_u8off(line + b * 64);
+          __builtin_prefetch(line + b * 64 + to_values, 0, 3);
+          __builtin_prefetch(line + b * 64 + to_next, 0, 3);
+        }
+        for (int i = 0; i < Q; ++i)
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim);
+      }
+      for (int b = 0; b < kBlocks; ++b) {
+        const V::F k_scale = V::load_f16(scales + (block + b) * kLanes);
+        for (int i = 0; i < Q; ++i) {
+          const V::F dot = V::mul(V::to_float(acc[i][b]), V::set1(s.q_scales[query0 + i][g]));
+          float* score = s.scores[query0 + i] + column + (block + b) * kLanes;
+          V::store(score, g == 0 ? V::mul(dot, k_scale) : V::fma(dot, k_scale, V::load(score)));
+        }
       }
     }
   }
-  for (int i = 0; i < Q; ++i)
-    for (int b = 0; b < kBlocksPerPage; ++b) V::store(s.scores[query0 + i] + column + b * kLanes, total[i][b]);
 }
 
 // Float scores of one query against one page of int8 keys.
@@ -282,14 +291,17 @@ void attention(const AttentionTile& t) {
   const KVLayout& layout = *t.layout;
   const int padded = layout.padded_dim;
   prepare_queries(t, s);
+  int last_visible = 0;
+  for (int i = 0; i < t.num_queries; ++i) last_visible = t.visible[i] > last_visible ? t.visible[i] : last_visible;
   for (int segment = t.segment_begin; segment < t.segment_end; ++segment) {
     const int first = segment * kSegmentTokens;
-    int most = 0;
-    for (int i = 0; i < t.num_queries; ++i) most = t.visible[i] - first > most ? t.visible[i] - first : most;
+    int most = last_visible - first;
     if (most <= 0) break;
     if (most > kSegmentTokens) most = kSegmentTokens;
     for (int column = 0; column < most; column += kPageTokens) {
       const std::uint8_t* head = page_head(t, segment, column);
+      const bool last = segment * kSegmentTokens + column + kPageTokens >= last_visible;
+      const std::uint8_t* next = last ? head : page_head(t, segment, column + kPageTokens);
       if (layout.format == KVFormat::int8 && !t.quantize_q) {
         for (int i = 0; i < t.num_queries; ++i) scores_float_int8(t, s, i, head, column);
         continue;
@@ -297,7 +309,7 @@ void attention(const AttentionTile& t) {
       for (int i = 0; i < t.num_queries; i += V::kQueryBlock) {
         const int n = t.num_queries - i < V::kQueryBlock ? t.num_queries - i : V::kQueryBlock;
         with_rows<V::kQueryBlock>(n, [&]<int Q>() {
-          if (layout.format == KVFormat::int8) scores_int8<Q>(t, s, i, head, column);
+          if (layout.format == KVFormat::int8) scores_int8<Q>(t, s, i, head, next, column);
           else scores_bf16<Q>(t, s, i, head, column);
         });
       }

@@ -107,6 +107,16 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
   }
 }
 
+// Asking for weights this far ahead keeps more reads under way than the hardware prefetcher does: one row ran at 50 GB/s
+// instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
+constexpr std::size_t kPrefetchBytes = 12288;
+
+template <int Bytes>
+inline void prefetch_lines(const std::uint8_t* p) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+}
+
 template <class Dot, int R>
 void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* act, int row0, int column) {
   const Weight& w = *a.weight;
@@ -116,6 +126,7 @@ void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::ui
   V::F acc[R];
   for (int r = 0; r < R; ++r) acc[r] = V::zero();
   for (int g = 0; g < w.groups; ++g) {
+    prefetch_lines<Dot::kCodeBytes>(codes + kPrefetchBytes);
     V::I dot[R];
     Dot::template dot<R>(codes, act, dot);
     const float* act_scale = reinterpret_cast<const float*>(act + 32 * R);
