@@ -44,13 +44,16 @@ inline float from_f16(std::uint16_t h) {
 // Codes and scale of up to 64 values; unused codes are zero.
 inline std::uint16_t encode_kv_group(const float* x, int n, std::int8_t* codes) {
   alignas(64) float padded[kKVGroup];
-  for (int i = 0; i < kKVGroup; ++i) padded[i] = i < n ? x[i] : 0.0f;
-  const float a = V::abs_max32(padded), b = V::abs_max32(padded + 32);
+  if (n < kKVGroup) {
+    for (int i = 0; i < kKVGroup; ++i) padded[i] = i < n ? x[i] : 0.0f;
+    x = padded;
+  }
+  const float a = V::abs_max32(x), b = V::abs_max32(x + 32);
   const float amax = b > a || b != b ? b : a;
   const std::uint16_t scale = to_f16(amax / 127.0f);
   const float s = from_f16(scale);
   const float inv = s == 0.0f ? 0.0f : 1.0f / s;
-  for (int i = 0; i < kKVGroup; i += 16) V::quantize16(padded + i, inv, codes + i);
+  for (int i = 0; i < kKVGroup; i += 16) V::quantize16(x + i, inv, codes + i);
   for (int i = 0; i < kKVGroup; ++i) codes[i] = codes[i] < -127 ? static_cast<std::int8_t>(-127) : codes[i];
   return scale;
 }
@@ -80,8 +83,10 @@ void kv_append(const KVAppendArgs& a) {
       const int stored = padded - first < kKVGroup ? padded - first : kKVGroup;
       k_scales[g * kPageTokens + slot] = encode_kv_group(k + first, n, codes);
       for (int quad = 0; quad < stored / 4; ++quad) {
-        std::uint8_t* out = base + static_cast<std::size_t>(first + 4 * quad) * kPageTokens + slot * 4;
-        for (int b = 0; b < 4; ++b) out[b] = static_cast<std::uint8_t>(codes[4 * quad + b]) ^ 0x80u;
+        std::uint32_t four;
+        __builtin_memcpy(&four, codes + 4 * quad, 4);
+        four ^= 0x80808080u;
+        __builtin_memcpy(base + static_cast<std::size_t>(first + 4 * quad) * kPageTokens + slot * 4, &four, 4);
       }
       v_scales[g * kPageTokens + slot] = encode_kv_group(v + first, n, codes);
       __builtin_memcpy(values + first, codes, stored);
