@@ -11,7 +11,5 @@ NB_MODULE(_native, m) {
   m.doc() = "Native kernels of the CPU backend.";
   bind_memory(m);
   bind_program(m);
-#if defined(NINFER_HAS_BENCH)
   bind_bench(m);
-#endif
 }

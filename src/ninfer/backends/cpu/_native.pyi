@@ -102,3 +102,17 @@ class Program:
 
     @property
     def last_run_ns(self) -> int: ...
+
+def bench_memory_read(num_bytes: int, *, huge_pages: bool, threads: int, passes: int, repeats: int) -> dict:
+    """
+    Read a fresh buffer; {'seconds': one per repeat, 'huge_bytes': what huge pages really back}.
+    """
+
+def bench_peaks() -> list:
+    """Every arithmetic loop: name, needs, available, ops_per_iteration."""
+
+def bench_run_peak(name: str, *, threads: int, iterations: int, repeats: int) -> list[float]:
+    """Seconds of each repeat of one arithmetic loop."""
+
+def bench_barrier(*, threads: int, rounds: int) -> float:
+    """Seconds per round of a spinning barrier."""

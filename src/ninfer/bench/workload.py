@@ -1,0 +1,98 @@
+"""The pieces of work every engine is measured on, as data: what is asked of a worker and how much it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ninfer.bench.workers.protocol import Worker
+
+# Ids every vocabulary in question has, away from control tokens at its start and end; the stride avoids repeats.
+FIRST_ID, ID_RANGE, ID_STRIDE = 1000, 30011, 7919
+
+
+def token_ids(count: int, start: int = 0) -> list[int]:
+    """`count` fixed token ids in [1000, 31011), equal for every engine; no two within 30,011 positions are the same."""
+    return [FIRST_ID + (i * ID_STRIDE) % ID_RANGE for i in range(start, start + count)]
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """`tokens` prompt tokens into an empty KV, logits of the last one only."""
+
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"prefill {self.tokens}"
+
+    @property
+    def tokens_per_value(self) -> int:
+        """Tokens computed in each timed interval."""
+        return self.tokens
+
+    @property
+    def context(self) -> int:
+        """KV positions a sequence needs."""
+        return self.tokens
+
+    @property
+    def sequences(self) -> int:
+        return 1
+
+    def run(self, worker: Worker, repeats: int) -> list[float]:
+        return worker.seconds("prefill", ids=token_ids(self.tokens), repeats=repeats)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Single-token steps of `sequences` sequences whose KV holds `depth` tokens at the first step."""
+
+    depth: int
+    sequences: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"decode at {self.depth}" + (f", batch {self.sequences}" if self.sequences > 1 else "")
+
+    @property
+    def tokens_per_value(self) -> int:
+        return self.sequences
+
+    @property
+    def context(self) -> int:
+        return self.depth + 128
+
+    def run(self, worker: Worker, repeats: int) -> list[float]:
+        ids, next_ids = token_ids(self.depth), token_ids(repeats, start=self.depth)
+        return worker.seconds("decode", ids=ids, sequences=self.sequences, next_ids=next_ids)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`rows` tokens of one sequence in one step after `depth` tokens, logits of every row: what verification costs."""
+
+    rows: int
+    depth: int = 512
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows} row{'s' if self.rows > 1 else ''} at {self.depth}"
+
+    @property
+    def tokens_per_value(self) -> int:
+        return self.rows
+
+    @property
+    def context(self) -> int:
+        return self.depth + self.rows
+
+    @property
+    def sequences(self) -> int:
+        return 1
+
+    def run(self, worker: Worker, repeats: int) -> list[float]:
+        ids, next_ids = token_ids(self.depth), token_ids(self.rows, start=self.depth)
+        return worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=repeats)
+
+
+Work = Prefill | Decode | Rows
