@@ -35,7 +35,9 @@ def check_frontend(resources: Mapping[str, bytes], vocab_size: int, file: Path) 
     Raises ArtifactError if they are broken or do not fit the embedding, ConversionError if we do not support them.
     """
     with naming(file):
-        tokenizer, _ = load_frontend(resources.get)
+        tokenizer, template = load_frontend(resources.get)
+        if template is not None:
+            template.prepare()
     if tokenizer is not None and tokenizer.vocab_size > vocab_size:
         message = f"has ids up to {tokenizer.vocab_size - 1}, the embedding has only {vocab_size} rows"
         raise ArtifactError(message, file=file, field="tokenizer")

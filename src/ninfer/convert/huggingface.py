@@ -16,6 +16,7 @@ from ninfer.convert.names import llama
 from ninfer.convert.names.rules import assign, listed
 from ninfer.convert.safetensors import SafetensorsFile
 from ninfer.errors import ArtifactError, ConversionError
+from ninfer.models.llama import LlamaConfig
 from ninfer.text.tokenizer import Tokenizer
 
 _WHOLE: Final = "model.safetensors"
@@ -90,10 +91,10 @@ def _understand(directory: _Directory, shards: list[SafetensorsFile]) -> Checkpo
     if config["tied_head"] and llama.HF_HEAD in tensors:
         _drop_equal_head(tensors, fields)
         notes.append(f"{llama.HF_HEAD} equals the embedding it is tied to and is left out")
-    assignments = assign(llama.hf_rules(config), tensors, path)
     resources = _resources(directory)
     tokenizer = frontend.check_frontend(resources, config["vocab_size"], path)
     config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), fields, config["vocab_size"], tokenizer)
+    assignments = assign(llama.hf_rules(LlamaConfig.read(config, file=path)), tensors, path)
     files = [*directory.read, *(shard.path for shard in shards)]
     return Checkpoint("huggingface", path, llama.ARCHITECTURE, config, assignments, resources, files, shards, notes)
 

@@ -18,6 +18,7 @@ from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names import llama
 from ninfer.convert.names.rules import assign, listed
 from ninfer.errors import ArtifactError, ConversionError
+from ninfer.models.llama import LlamaConfig
 from ninfer.text.gguf_tokenizer import tokenizer_config_from_gguf, tokenizer_json_from_gguf
 
 _SPLIT_NAME: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf")
@@ -51,13 +52,14 @@ def _understand(file: GGUFFile) -> Checkpoint:
     weights, scales, notes = _separate_scales(tensors, file.path)
     vocab_size = _vocab_size(weights, file.path)
     config = llama.config_from_gguf(fields, vocab_size=vocab_size, tied_head=llama.GGUF_HEAD not in weights)
-    assignments = assign(llama.gguf_rules(config), weights, file.path, scales=scales)
     resources = _resources(fields, vocab_size)
     tokenizer = frontend.check_frontend(resources, vocab_size, file.path)
     ends = [i for key in _END_KEYS for i in frontend.token_ids(fields, _TOKENIZER + key, vocab_size)]
     config["bos_token_id"] = fields.find_integer(_TOKENIZER + "bos_token_id", 0, vocab_size - 1)
     config["stop_token_ids"] = frontend.stop_token_ids(ends, tokenizer)
     config["pad_token_id"] = fields.find_integer(_TOKENIZER + "padding_token_id", 0, vocab_size - 1)
+    rules = llama.gguf_rules(LlamaConfig.read(config, file=file.path))
+    assignments = assign(rules, weights, file.path, scales=scales)
     return Checkpoint("gguf", file.path, architecture, config, assignments, resources, [file.path], [file], notes)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ninfer.convert.fields import Fields
 from ninfer.convert.names.rules import TensorRule
 from ninfer.errors import ConversionError
+from ninfer.models.llama import MAX_LAYERS, LlamaConfig
 
 ARCHITECTURE: Final = "llama"
 HF_CLASS: Final = "LlamaForCausalLM"
@@ -21,7 +22,7 @@ MAX_VOCAB: Final = 1 << 22
 _LIMITS: Final = {
     "hidden_size": (1, 1 << 17),
     "intermediate_size": (1, 1 << 19),
-    "num_layers": (1, 1 << 10),
+    "num_layers": (1, MAX_LAYERS),
     "num_heads": (1, 1 << 10),
     "num_kv_heads": (1, 1 << 10),
     "head_dim": (2, 1 << 12),
@@ -158,14 +159,18 @@ def config_from_hf(fields: Fields) -> dict[str, Any]:
     }
 
 
-def gguf_rules(config: Mapping[str, Any]) -> list[TensorRule]:
+def gguf_rules(config: LlamaConfig) -> list[TensorRule]:
     """Every tensor of a GGUF file of this family; its q and k rows have their rotary pairs side by side."""
-    return _rules(config, 0)
+    heads = {"q": config.num_heads, "k": config.num_kv_heads}
+    return [
+        TensorRule(name, _source_name(name, 0), shape, heads.get(name.rpartition(".")[2], 0))
+        for name, shape in config.tensor_shapes().items()
+    ]
 
 
-def hf_rules(config: Mapping[str, Any]) -> list[TensorRule]:
+def hf_rules(config: LlamaConfig) -> list[TensorRule]:
     """Every tensor of a Hugging Face checkpoint of this family."""
-    return _rules(config, 1)
+    return [TensorRule(name, _source_name(name, 1), shape) for name, shape in config.tensor_shapes().items()]
 
 
 def refuse_known_extras(names: Iterable[str], file: object) -> None:
@@ -222,36 +227,9 @@ def _hf_rope_theta(fields: Fields) -> float:
     return outer
 
 
-def _rules(config: Mapping[str, Any], source: int) -> list[TensorRule]:
-    """`source`: 0 for GGUF, 1 for Hugging Face names."""
-    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, kv_heads = config["num_heads"], config["num_kv_heads"]
-    query, key_value = heads * config["head_dim"], kv_heads * config["head_dim"]
-    shapes: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "q": (query, hidden),
-        "k": (key_value, hidden),
-        "v": (key_value, hidden),
-        "o": (hidden, query),
-        "mlp_norm": (hidden,),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
-    }
-    rope_heads = {"q": heads, "k": kv_heads} if source == 0 else {}
-    prefix = ("blk", "model.layers")[source]
-    rules = [TensorRule("embed", _MODEL_NAMES["embed"][source], (vocab, hidden))]
-    for layer in range(config["num_layers"]):
-        rules += [
-            TensorRule(
-                f"layers.{layer}.{name}",
-                f"{prefix}.{layer}.{_LAYER_NAMES[name][source]}.weight",
-                shape,
-                rope_heads.get(name, 0),
-            )
-            for name, shape in shapes.items()
-        ]
-    rules.append(TensorRule("norm", _MODEL_NAMES["norm"][source], (hidden,)))
-    if not config["tied_head"]:
-        rules.append(TensorRule("head", _MODEL_NAMES["head"][source], (vocab, hidden)))
-    return rules
+def _source_name(name: str, source: int) -> str:
+    """What a file calls our tensor `name`; `source`: 0 for GGUF, 1 for Hugging Face."""
+    if name in _MODEL_NAMES:
+        return _MODEL_NAMES[name][source]
+    _, layer, part = name.split(".")
+    return f"{('blk', 'model.layers')[source]}.{layer}.{_LAYER_NAMES[part][source]}.weight"
