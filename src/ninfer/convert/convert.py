@@ -74,7 +74,6 @@ def _write(
             encoded = encode(assignment, weights)
             writer.add(assignment.rule.target, encoded.format, encoded.layout, assignment.rule.shape, encoded.data)
             reports.append(encoded.report)
-            assignment.tensor.drop_pages()
             done += assignment.tensor.info.nbytes
             if progress is not None:
                 progress(done, total)

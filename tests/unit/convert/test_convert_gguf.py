@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from make.model_runs import logits_of
 from make.tiny_llama import hf_logits, random_weights
 from ninfer import formats
 from ninfer.artifact import Artifact, verify
+from ninfer.convert import convert as convert_module
 from ninfer.convert import encode as encode_module
 from ninfer.convert.convert import convert
 from ninfer.convert.encode import half_split_order
@@ -314,3 +317,17 @@ def test_row_order_is_the_inverse_of_the_exporters() -> None:
     rows = np.arange(3 * 10)[:, None]
     np.testing.assert_array_equal(side_by_side(rows, 3)[half_split_order(30, 3)], rows)
     assert half_split_order(8, 2).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_gguf(tmp_path / "a.gguf", TINY, random_weights(TINY))
+    real = convert_module.encode
+
+    def encode_and_touch(*arguments: Any) -> Any:
+        os.utime(source, ns=(1, 1))
+        return real(*arguments)
+
+    monkeypatch.setattr(convert_module, "encode", encode_and_touch)
+    with pytest.raises(ConversionError, match=r"a\.gguf: changed while it was converted"):
+        convert(source, tmp_path / "a.ninfer")
+    assert not (tmp_path / "a.ninfer").exists()

@@ -84,3 +84,26 @@ class Cursor:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             self.fail(field, f"not valid UTF-8 ({error.reason} at byte {error.start})", at=start + _U64.size)
+
+    def strings(self, count: int, field: str, max_bytes: int) -> list[str]:
+        """`count` strings back to back; errors name the item.
+
+        A vocabulary has a hundred thousand of them, so this is `string` written out as one loop.
+        """
+        data, end, unpack, width = self._data, self._end, _U64.unpack_from, _U64.size
+        items: list[str] = []
+        pos = self.pos
+        for _ in range(count):
+            start = pos + width
+            stop = start + unpack(data, pos)[0] if start <= end else end + 1
+            if stop > end or stop - start > max_bytes:
+                break
+            try:
+                items.append(data[start:stop].decode("utf-8"))
+            except UnicodeDecodeError:
+                break
+            pos = stop
+        self.pos = pos
+        if len(items) < count:
+            self.string(f"{field}[{len(items)}]", max_bytes)  # the same checks again: raises, with the reason
+        return items

@@ -70,6 +70,7 @@ class _Header:
         self._cursor = Cursor(data, size, MAX_HEADER_BYTES, file)
         self._size = size
         self._array_items = 0
+        self._nested_arrays = 0
         self.metadata: dict[str, Value] = {}
         self.tensors: dict[str, TensorInfo] = {}
         self._read()
@@ -118,14 +119,14 @@ class _Header:
             cursor.fail(f"metadata {key!r}", "duplicate key", at=start)
         type_start = cursor.pos
         type_id = cursor.u32(f"type of metadata {key!r}")
-        self.metadata[key] = self._value(type_id, f"metadata {key!r}", 0, type_start)
+        self.metadata[key] = self._value(type_id, f"metadata {key!r}", type_start)
 
-    def _value(self, type_id: int, field: str, depth: int, type_start: int) -> Value:
+    def _value(self, type_id: int, field: str, type_start: int) -> Value:
         cursor = self._cursor
         if type_id == STRING:
             return cursor.string(field, MAX_STRING_BYTES)
         if type_id == ARRAY:
-            return self._array(field, depth + 1)
+            return self._array(field, 1)
         if type_id not in SCALARS:
             cursor.fail(field, f"unknown value type {type_id}", at=type_start)
         start = cursor.pos
@@ -155,8 +156,13 @@ class _Header:
         self._array_items += count
         if self._array_items > MAX_ARRAY_ITEMS:
             cursor.fail(field, f"more than {MAX_ARRAY_ITEMS} array elements in one file", at=start + 4)
-        if item_type in _MIN_ITEM_BYTES:
-            return [self._value(item_type, f"{field}[{i}]", depth, cursor.pos) for i in range(count)]
+        if item_type == STRING:
+            return list(cursor.strings(count, field, MAX_STRING_BYTES))
+        if item_type == ARRAY:
+            self._nested_arrays += count
+            if self._nested_arrays > MAX_ENTRIES:
+                cursor.fail(field, f"more than {MAX_ENTRIES} nested arrays in one file", at=start + 4)
+            return [self._array(f"{field}[{i}]", depth + 1) for i in range(count)]
         values_start = cursor.pos
         values = cursor.scalars(SCALARS[item_type][1].format[1:], count, field)
         return self._bools(values, field, values_start) if item_type == BOOL else list(values)
