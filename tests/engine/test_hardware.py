@@ -71,4 +71,5 @@ def test_this_machine() -> None:
     hardware = detect_hardware()
     assert 0 < hardware.available_bytes <= hardware.total_bytes
     assert hardware.cpus >= 1
-    assert set(hardware.to_dict()) == {"available_bytes", "total_bytes", "cpus", "huge_pages"}
+    assert hardware.isas[0] == "scalar"
+    assert set(hardware.to_dict()) == {"available_bytes", "total_bytes", "cpus", "huge_pages", "isas"}

@@ -21,6 +21,7 @@ from ninfer.models.options import RuntimeOptions
 GIB = 2**30
 MIB = 2**20
 WEIGHTS = 100 * MIB
+LARGE_WEIGHTS = 500 * MIB
 PAGE = 1 * MIB
 ROW = 1000
 LOGIT_ROW = 4 * 5000
@@ -41,9 +42,9 @@ class FakeArtifact:
     objects: dict[str, FakeEntry] = field(default_factory=dict)
 
 
-def plan_memory(artifact: object, options: RuntimeOptions) -> dict[str, int]:
+def plan_memory(artifact: FakeArtifact, options: RuntimeOptions) -> dict[str, int]:
     return {
-        "weights": WEIGHTS,
+        "weights": LARGE_WEIGHTS if artifact.architecture == "large" else WEIGHTS,
         "kv": PAGE * options.num_pages,
         "workspace": ROW * options.max_rows,
         "logits": LOGIT_ROW * options.max_logit_rows,
@@ -51,7 +52,9 @@ def plan_memory(artifact: object, options: RuntimeOptions) -> dict[str, int]:
 
 
 ARTIFACT = FakeArtifact()
-MACHINE = Hardware(available_bytes=16 * GIB, total_bytes=24 * GIB, cpus=3, huge_pages=True)
+MACHINE = Hardware(
+    available_bytes=16 * GIB, total_bytes=24 * GIB, cpus=3, huge_pages=True, isas=("scalar", "avx2", "avx9")
+)
 
 
 def plan(
@@ -84,7 +87,14 @@ def test_every_allocation_is_counted() -> None:
 def test_options_are_what_the_engine_will_run() -> None:
     made = plan(EngineConfig(max_context=1000, max_concurrency=3, prefill_chunk=128, kv_dtype="bf16", threads=2))
     assert made.options == RuntimeOptions(
-        numerics="a8", kv_format="bf16", num_pages=48, max_rows=130, max_logit_rows=3, threads=2, weights_memory="huge"
+        numerics="a8",
+        kv_format="bf16",
+        num_pages=48,
+        max_rows=130,
+        max_logit_rows=3,
+        threads=2,
+        isa="avx9",
+        weights_memory="huge",
     )
     assert (made.num_pages, made.kv_capacity) == (48, 3072)
     assert (made.vocab_size, made.end_token_ids) == (5000, (2, 7))
@@ -102,6 +112,7 @@ def test_automatic_choices_have_reasons() -> None:
     assert found["threads"][0] == 3
     assert "3 CPUs" in found["threads"][1]
     assert found["weights_memory"][0] == "huge"
+    assert found["isa"] == ("avx9", "the best of what this CPU has: scalar, avx2, avx9")
 
 
 def test_explicit_settings_are_no_choices() -> None:
@@ -116,6 +127,22 @@ def test_without_huge_pages_weights_stay_mapped() -> None:
     made = plan(hardware=replace(MACHINE, huge_pages=False))
     assert made.options.weights_memory == "mapped"
     assert reasons(made)["weights_memory"][0] == "mapped"
+
+
+def test_weights_too_large_to_copy_stay_mapped() -> None:
+    """The copy may take 80 % of what is available; 500 MiB of weights, 100 MiB of other things at most."""
+    artifact = replace(ARTIFACT, architecture="large")
+    config = EngineConfig(max_context=64, prefill_chunk=1)
+    border = LARGE_WEIGHTS * 10 // 8
+    assert plan(config, artifact, with_available(border)).options.weights_memory == "huge"
+    made = plan(config, artifact, with_available(border - 1))
+    assert made.options.weights_memory == "mapped"
+    assert f"{LARGE_WEIGHTS} of {border - 1} available" in reasons(made)["weights_memory"][1]
+
+
+def test_an_instruction_set_that_this_cpu_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="isa is 'amx'; this CPU has scalar, avx2, avx9"):
+        plan(EngineConfig(isa="amx"))
 
 
 def test_a_short_trained_context_is_the_context() -> None:
@@ -216,7 +243,7 @@ def test_a_plan_is_json() -> None:
 
 def test_the_digest_is_of_what_runs_not_of_how_it_was_asked_for() -> None:
     automatic = plan()
-    explicit = plan(EngineConfig(max_context=2048, kv_capacity=2048, threads=3, weights_memory="huge"))
+    explicit = plan(EngineConfig(max_context=2048, kv_capacity=2048, threads=3, weights_memory="huge", isa="avx9"))
     assert automatic.config != explicit.config
     assert automatic.digest == explicit.digest
     assert plan(hardware=with_available(8 * GIB)).digest == automatic.digest
@@ -228,6 +255,8 @@ def test_the_digest_is_of_what_runs_not_of_how_it_was_asked_for() -> None:
         EngineConfig(max_context=1024),
         EngineConfig(kv_capacity=4096),
         EngineConfig(threads=1),
+        EngineConfig(isa="avx2"),
+        EngineConfig(weights_memory="mapped"),
         EngineConfig(numerics="f32"),
         EngineConfig(kv_dtype="bf16"),
         EngineConfig(prefill_chunk=64),

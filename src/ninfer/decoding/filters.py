@@ -1,8 +1,7 @@
 """Truncation filters: each keeps a subset of candidates. Order and renormalisation are the sampler's business.
 
-All filters rank tokens by falling weight (a logit or a probability), lower id first among equals, and return an
-increasing array of positions to keep. They partition instead of sorting the vocabulary: ranking matters only near the
-cut.
+All filters rank candidates by falling weight (a logit, a probability or a multiple of it), lower position first among
+equals, and return the positions to keep, increasing. None sorts the vocabulary: ranking matters only near the cut.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy.typing as npt
 Floating = npt.NDArray[np.floating]
 Positions = npt.NDArray[np.intp]
 
-_FIRST_NUCLEUS_GUESS = 256
-"""Candidates ranked first by `top_p`; enough for nearly every distribution a language model gives."""
+_NUCLEUS_SHARES = (2.0**-5, 2.0**-10, 2.0**-15, 2.0**-20, 0.0)
+"""Floors, as shares of the highest weight, above which `top_p` looks for its nucleus, one after the other."""
 
 
 def top_k(weights: Floating, k: int) -> Positions:
@@ -28,24 +27,23 @@ def top_k(weights: Floating, k: int) -> Positions:
     return np.sort(np.concatenate((above, level)))
 
 
-def top_p(probabilities: Floating, p: float) -> Positions:
-    """Positions whose cumulative probability before them, in rank order, is below `p`; the first always stays.
+def top_p(weights: Floating, mass: float) -> Positions:
+    """Positions whose cumulative weight before them, in rank order, is below `mass`; the first always stays.
 
-    `probabilities` sum to 1 up to rounding; if rounding keeps them from ever reaching `p`, all stay.
+    `mass` is the wanted probability times the sum of `weights`; if rounding keeps them from reaching it, all stay.
     """
-    guess = _FIRST_NUCLEUS_GUESS
-    while True:
-        kept = top_k(probabilities, guess)
-        ranked = kept[np.argsort(-probabilities[kept], kind="stable")]
-        before = np.cumsum(probabilities[ranked])
-        reached = int(np.searchsorted(before, p, side="left"))  # the token that reaches p is the last one kept
+    highest = weights.max()
+    for share in _NUCLEUS_SHARES:
+        candidates = np.flatnonzero(weights >= share * highest)  # a beginning of the ranking, with all its equals
+        if share and weights[candidates].sum() < mass:
+            continue
+        ranked = candidates[np.argsort(-weights[candidates], kind="stable")]
+        reached = int(np.searchsorted(np.cumsum(weights[ranked]), mass, side="left"))  # the last one that stays
         if reached < len(ranked):
             return np.sort(ranked[: reached + 1])
-        if len(ranked) == len(probabilities):
-            return kept
-        guess *= 16
+    return np.arange(len(weights))
 
 
-def min_p(probabilities: Floating, share: float) -> Positions:
-    """Positions at least `share` times as probable as the most probable one."""
-    return np.flatnonzero(probabilities >= share * probabilities.max())
+def min_p(weights: Floating, share: float) -> Positions:
+    """Positions with at least `share` times the highest weight."""
+    return np.flatnonzero(weights >= share * weights.max())

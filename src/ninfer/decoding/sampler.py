@@ -60,19 +60,26 @@ def distribution(logits: Logits, params: SamplingParams, history: TokenHistory |
     best = greedy(logits)
     if params.is_greedy:
         return Candidates(np.array([best]), np.array([1.0]))
+    highest = float(logits[best])
 
-    ids = np.arange(len(logits)) if params.top_k < 1 else filters.top_k(logits, params.top_k)
+    ids = np.arange(len(logits))
+    if params.top_k > 0:
+        ids = filters.top_k(logits, params.top_k)
+        logits = logits[ids]
     # Subtracting the maximum first keeps a tiny temperature from overflowing: exponents are never positive.
+    weights = np.subtract(logits, highest, dtype=np.float64)
     with np.errstate(over="ignore"):  # a subnormal temperature gives -inf, whose weight is 0 as it should be
-        weights = np.exp((logits[ids].astype(np.float64) - float(logits[best])) / params.temperature)
-    probabilities = weights / weights.sum()
+        weights /= params.temperature
+    np.exp(weights, out=weights)
+    # The softmax's division is left to the end: filters compare weights, and only what they keep is divided.
     if params.top_p < 1:
-        keep = filters.top_p(probabilities, params.top_p)
-        ids, probabilities = ids[keep], probabilities[keep]
+        kept = filters.top_p(weights, params.top_p * float(weights.sum()))
+        ids, weights = ids[kept], weights[kept]
     if params.min_p > 0:
-        keep = filters.min_p(probabilities, params.min_p)
-        ids, probabilities = ids[keep], probabilities[keep]
-    return Candidates(ids, probabilities / probabilities.sum())
+        kept = filters.min_p(weights, params.min_p)
+        ids, weights = ids[kept], weights[kept]
+    weights /= weights.sum()
+    return Candidates(ids, weights)
 
 
 def sample(

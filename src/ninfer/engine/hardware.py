@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ninfer.backends.cpu import available_isas
 from ninfer.errors import UnsupportedError
 
 
@@ -15,20 +16,25 @@ class Hardware:
     """available_bytes: memory that can be allocated now without swapping; page cache counts as available.
 
     total_bytes: memory of the machine, or of the control group if that is less. cpus: CPUs this process may run on.
-    huge_pages: whether memory can be backed by transparent huge pages.
+    huge_pages: whether memory can have transparent huge pages. isas: instruction sets of the native backend that
+    run here, the best one last.
     """
 
     available_bytes: int
     total_bytes: int
     cpus: int
     huge_pages: bool
+    isas: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def detect_hardware(root: Path = Path("/")) -> Hardware:
-    """Looks at procfs and sysfs below `root`. UnsupportedError where there is no `/proc/meminfo`."""
+    """Looks at procfs and sysfs below `root`, and asks the native backend about the CPU.
+
+    UnsupportedError where there is no `/proc/meminfo`.
+    """
     try:
         meminfo = _meminfo(root)
     except OSError as error:
@@ -42,6 +48,7 @@ def detect_hardware(root: Path = Path("/")) -> Hardware:
         total_bytes=total,
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         huge_pages=_huge_pages(root),
+        isas=tuple(available_isas()),
     )
 
 

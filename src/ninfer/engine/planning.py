@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
 from ninfer.cache import pages_for
-from ninfer.engine.config import EngineConfig
+from ninfer.engine.config import MAX_THREADS, EngineConfig
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.errors import ArtifactError, CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
-from ninfer.models.options import RuntimeOptions
+from ninfer.models.options import RuntimeOptions, WeightsMemory
 
 DEFAULT_CONTEXT = 2048
 
 MARGIN_BYTES = 256 * 2**20
 """Left free by an automatic KV capacity for what allocates later: caches, other programs, fragmentation."""
+
+LARGEST_COPY_SHARE = 0.8
+"""Of the available memory: weights above it are not copied automatically, because the copy could not be reclaimed."""
 
 RUNTIME_ESTIMATE_BYTES = 48 * 2**20
 """Interpreter, NumPy and the other libraries of a process that generates text."""
@@ -55,25 +58,15 @@ def plan_engine(
     """
     if plan_memory is None:
         plan_memory = import_module("ninfer.models").plan_memory
-    choices: list[Choice] = []
-
-    def choose(choice: Choice | None) -> None:
-        if choice is not None:
-            choices.append(choice)
-
-    trained = _positive_fact(artifact, "max_position")
-    max_context, why = _max_context(config, trained)
-    choose(why)
-    sizing = _Sizing(config, artifact, hardware, plan_memory)
-    num_pages, why = _num_pages(sizing, max_context)
-    choose(why)
-    options = sizing.options(max_context, num_pages)
-    if config.prefill_chunk > max_context:
-        choose(Choice("prefill_chunk", max_context, "a chunk is never longer than the context"))
-    if config.threads == "auto":
-        choose(Choice("threads", options.threads, f"{hardware.cpus} CPUs may be used by this process"))
-    if config.weights_memory == "auto":
-        choose(Choice("weights_memory", options.weights_memory, _weights_reason(hardware)))
+    max_context, context_choice = _max_context(config, _positive_fact(artifact, "max_position"))
+    threads, threads_choice = _threads(config, hardware)
+    isa, isa_choice = _isa(config, hardware)
+    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped")
+    weights_memory, weights_choice = _weights_memory(draft, max_context)
+    sizing = replace(draft, weights_memory=weights_memory)
+    num_pages, pages_choice = _num_pages(sizing, max_context)
+    prefill_chunk, chunk_choice = _prefill_chunk(config, max_context)
+    choices = (context_choice, pages_choice, chunk_choice, threads_choice, weights_choice, isa_choice)
     return EnginePlan(
         config=config,
         architecture=artifact.architecture,
@@ -82,11 +75,11 @@ def plan_engine(
         end_token_ids=tuple(artifact.config.get("stop_token_ids", ())),
         max_context=max_context,
         num_pages=num_pages,
-        prefill_chunk=min(config.prefill_chunk, max_context),
+        prefill_chunk=prefill_chunk,
         max_concurrency=config.max_concurrency,
-        options=options,
+        options=sizing.options(max_context, num_pages),
         memory=sizing.memory(max_context, num_pages),
-        choices=tuple(choices),
+        choices=tuple(choice for choice in choices if choice is not None),
     )
 
 
@@ -98,37 +91,37 @@ class _Sizing:
     artifact: PlannableArtifact
     hardware: Hardware
     plan_memory: MemoryPlanner
+    threads: int
+    isa: str
+    weights_memory: WeightsMemory
 
     def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
         config = self.config
-        weights_memory = config.weights_memory
-        if weights_memory == "auto":
-            weights_memory = "huge" if self.hardware.huge_pages else "mapped"
         return RuntimeOptions(
             numerics=config.numerics,
             kv_format=config.kv_dtype,
             num_pages=num_pages,
             # A prefill chunk, and one row for each sequence that decodes meanwhile.
-            max_rows=min(config.prefill_chunk, max_context) + config.max_concurrency - 1,
+            max_rows=_prefill_chunk(config, max_context)[0] + config.max_concurrency - 1,
             max_logit_rows=config.max_concurrency,
-            threads=self.hardware.cpus if config.threads == "auto" else config.threads,
-            isa=None if config.isa == "auto" else config.isa,
-            weights_memory=weights_memory,
+            threads=self.threads,
+            isa=self.isa,
+            weights_memory=self.weights_memory,
         )
 
     def memory(self, max_context: int, num_pages: int) -> tuple[MemoryItem, ...]:
         """Every allocation: the model's, then ours, then what can only be estimated."""
         options = self.options(max_context, num_pages)
-        exact = [MemoryItem(name, size, False) for name, size in self.plan_memory(self.artifact, options).items()]
-        table_bytes = 4 * pages_for(max_context)
-        token_bytes = 4 * max_context
+        items = [MemoryItem(name, size, False) for name, size in self.plan_memory(self.artifact, options).items()]
+        per_sequence_bytes = 4 * (pages_for(max_context) + max_context)
         step_bytes = 4 * (options.max_rows + options.max_logit_rows)
-        ours = self.config.max_concurrency * (table_bytes + token_bytes) + step_bytes
-        exact.append(MemoryItem("tokens and page tables", ours, False))
+        ours = self.config.max_concurrency * per_sequence_bytes + step_bytes
+        items.append(MemoryItem("tokens and page tables", ours, False))
         tokenizer = self.artifact.objects.get(TOKENIZER_RESOURCE)
         if tokenizer is not None:
-            exact.append(MemoryItem("tokenizer", TOKENIZER_ESTIMATE_FACTOR * tokenizer.nbytes, True))
-        return (*exact, MemoryItem("interpreter and libraries", RUNTIME_ESTIMATE_BYTES, True))
+            items.append(MemoryItem("tokenizer", TOKENIZER_ESTIMATE_FACTOR * tokenizer.nbytes, True))
+        items.append(MemoryItem("interpreter and libraries", RUNTIME_ESTIMATE_BYTES, True))
+        return tuple(items)
 
     def total(self, max_context: int, num_pages: int) -> int:
         return sum(item.num_bytes for item in self.memory(max_context, num_pages))
@@ -202,10 +195,42 @@ def _capacity_error(
     )
 
 
-def _weights_reason(hardware: Hardware) -> str:
-    if hardware.huge_pages:
-        return "this system has transparent huge pages, which are read faster"
-    return "this system has no transparent huge pages, so a copy would gain nothing"
+def _prefill_chunk(config: EngineConfig, max_context: int) -> tuple[int, Choice | None]:
+    if config.prefill_chunk <= max_context:
+        return config.prefill_chunk, None
+    return max_context, Choice("prefill_chunk", max_context, "a chunk is never longer than the context")
+
+
+def _threads(config: EngineConfig, hardware: Hardware) -> tuple[int, Choice | None]:
+    if config.threads != "auto":
+        return config.threads, None
+    value = min(hardware.cpus, MAX_THREADS)
+    return value, Choice("threads", value, f"this process may use {hardware.cpus} CPUs")
+
+
+def _isa(config: EngineConfig, hardware: Hardware) -> tuple[str, Choice | None]:
+    known = ", ".join(hardware.isas)
+    if config.isa == "auto":
+        return hardware.isas[-1], Choice("isa", hardware.isas[-1], f"the best of what this CPU has: {known}")
+    if config.isa not in hardware.isas:
+        raise ConfigError(f"isa is {config.isa!r}; this CPU has {known}")
+    return config.isa, None
+
+
+def _weights_memory(sizing: _Sizing, max_context: int) -> tuple[WeightsMemory, Choice | None]:
+    if sizing.config.weights_memory != "auto":
+        return sizing.config.weights_memory, None
+    value: WeightsMemory = "mapped"
+    if not sizing.hardware.huge_pages:
+        reason = "this system has no transparent huge pages, so a copy would gain nothing"
+    else:
+        options = sizing.options(max_context, pages_for(max_context))
+        weights = sizing.plan_memory(sizing.artifact, options)["weights"]
+        if weights > LARGEST_COPY_SHARE * sizing.hardware.available_bytes:
+            reason = f"a copy of the weights would take {weights} of {sizing.hardware.available_bytes} available bytes"
+        else:
+            value, reason = "huge", "huge pages are read faster, and a copy of the weights fits"
+    return value, Choice("weights_memory", value, reason)
 
 
 def _positive_fact(artifact: PlannableArtifact, name: str) -> int:

@@ -41,19 +41,31 @@ def test_top_k_is_the_head_of_a_stable_sort(values: list[int], k: int) -> None:
         (0.99, [0, 1, 2, 3]),
     ],
 )
-def test_top_p_keeps_while_the_mass_before_is_below_p(p: float, kept: list[int]) -> None:
+def test_top_p_keeps_while_the_mass_before_is_below(p: float, kept: list[int]) -> None:
     """Exact binary fractions, so that the borders are exact too; ids 0 and 3 are equal and 0 goes first."""
     probabilities = np.array([0.125, 0.25, 0.5, 0.125, 0.0])
     assert filters.top_p(probabilities, p).tolist() == kept
 
 
-@pytest.mark.parametrize("size", [255, 256, 257, 5000, 100_000])
-def test_top_p_grows_its_first_guess_until_it_is_enough(size: int) -> None:
-    """A flat distribution: the nucleus is a share of the vocabulary, far beyond the first guess."""
-    probabilities = np.full(size, 1 / size)
-    kept = filters.top_p(probabilities, 0.9)
-    assert abs(len(kept) - 0.9 * size) <= 1
-    assert kept.tolist() == list(range(len(kept)))
+@pytest.mark.parametrize("size", [1, 2, 255, 5000, 100_000])
+def test_top_p_of_equals_keeps_the_lower_ids(size: int) -> None:
+    kept = filters.top_p(np.ones(size), 0.9 * size)
+    assert kept.tolist() == list(range(int(np.ceil(0.9 * size))))
+
+
+@pytest.mark.parametrize("ratio", [0.999, 0.9, 0.5, 0.01])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 0.99, 0.999999])
+def test_top_p_finds_its_nucleus_however_deep_it_lies(ratio: float, p: float) -> None:
+    """Geometric weights in shuffled order; the cut is far below and far above each of the floors that are tried."""
+    order = np.random.default_rng(1).permutation(3000)
+    weights = (ratio ** np.arange(3000.0))[order]
+    total, before, expected = float(weights.sum()), 0.0, []
+    for position in np.argsort(-weights, kind="stable").tolist():
+        if expected and before >= p * total:
+            break
+        expected.append(position)
+        before += float(weights[position])
+    assert filters.top_p(weights, p * total).tolist() == sorted(expected)
 
 
 def test_top_p_that_rounding_never_reaches_keeps_all() -> None:
