@@ -16,8 +16,7 @@ from ninfer.metrics import FinishReason, Phases, RequestTimeline, Usage
 class Sequence:
     """Tokens, token memory, text and timeline of one request.
 
-    `tokens[:length]` int32 are prompt and completion; `state` covers a prefix of them, and exists from admission to the
-    end.
+    From admission on, `tokens[:length]` int32 are prompt and completion, and `state` covers a prefix of them.
     """
 
     def __init__(
@@ -42,8 +41,7 @@ class Sequence:
         self.limit_reason = (
             FinishReason.OUTPUT_LIMIT if self.limit == request.max_new else FinishReason.CONTEXT_CAPACITY
         )
-        self.tokens: npt.NDArray[np.int32] = np.empty(self.num_prompt + self.limit, dtype=np.int32)
-        self.tokens[: self.num_prompt] = request.prompt_ids
+        self.tokens: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self.history = TokenHistory(request.prompt_ids) if sampling.has_penalties else None
         self.seed = None if sampling.is_greedy else fresh_seed() if sampling.seed is None else sampling.seed
         self._state: SequenceState | None = None
@@ -70,8 +68,10 @@ class Sequence:
         return self.length - self.state.committed
 
     def admit(self, allocator: PageAllocator, now_ns: int) -> None:
-        """Claim token memory for the whole request."""
+        """Claim memory for the whole request."""
         self._state = SequenceState(allocator, self.state_tokens)
+        self.tokens = np.empty(self.num_prompt + self.limit, dtype=np.int32)
+        self.tokens[: self.num_prompt] = self.request.prompt_ids
         self.timeline.admitted_ns = now_ns
 
     def append(self, token: int) -> None:
