@@ -15,7 +15,7 @@ from ninfer.engine.planning import (
     RUNTIME_ESTIMATE_BYTES,
     TOKENIZER_ESTIMATE_FACTOR,
 )
-from ninfer.errors import ArtifactError, CapacityError, ConfigError
+from ninfer.errors import ArtifactError, CapacityError, ConfigError, UnsupportedError
 from ninfer.models.options import RuntimeOptions
 
 GIB = 2**30
@@ -27,6 +27,24 @@ ROW = 1000
 LOGIT_ROW = 4 * 5000
 
 
+CONFIG: dict[str, Any] = {
+    "vocab_size": 5000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+    "max_position": 8192,
+    "tied_head": True,
+    "bos_token_id": 1,
+    "stop_token_ids": [2, 7],
+    "pad_token_id": None,
+}
+
+
 @dataclass(frozen=True)
 class FakeEntry:
     nbytes: int
@@ -36,15 +54,15 @@ class FakeEntry:
 class FakeArtifact:
     architecture: str = "llama"
     digest: str = "ab" * 32
-    config: dict[str, Any] = field(
-        default_factory=lambda: {"vocab_size": 5000, "max_position": 8192, "stop_token_ids": [2, 7]}
-    )
+    config: dict[str, Any] = field(default_factory=lambda: CONFIG)
+    path: str = "made-up.ninfer"
+    weights: int = WEIGHTS
     objects: dict[str, FakeEntry] = field(default_factory=dict)
 
 
 def plan_memory(artifact: FakeArtifact, options: RuntimeOptions) -> dict[str, int]:
     return {
-        "weights": LARGE_WEIGHTS if artifact.architecture == "large" else WEIGHTS,
+        "weights": artifact.weights,
         "kv": PAGE * options.num_pages,
         "workspace": ROW * options.max_rows,
         "logits": LOGIT_ROW * options.max_logit_rows,
@@ -131,7 +149,7 @@ def test_without_huge_pages_weights_stay_mapped() -> None:
 
 def test_weights_too_large_to_copy_stay_mapped() -> None:
     """The copy may take 80 % of what is available; 500 MiB of weights, 100 MiB of other things at most."""
-    artifact = replace(ARTIFACT, architecture="large")
+    artifact = replace(ARTIFACT, weights=LARGE_WEIGHTS)
     config = EngineConfig(max_context=64, prefill_chunk=1)
     border = LARGE_WEIGHTS * 10 // 8
     assert plan(config, artifact, with_available(border)).options.weights_memory == "huge"
@@ -146,7 +164,7 @@ def test_an_instruction_set_that_this_cpu_lacks_is_refused() -> None:
 
 
 def test_a_short_trained_context_is_the_context() -> None:
-    artifact = replace(ARTIFACT, config={**ARTIFACT.config, "max_position": 300})
+    artifact = replace(ARTIFACT, config={**CONFIG, "max_position": 300})
     made = plan(artifact=artifact)
     assert reasons(made)["max_context"] == (300, "the model was trained for 300 tokens")
     assert reasons(made)["prefill_chunk"] == (300, "a chunk is never longer than the context")
@@ -164,12 +182,11 @@ def test_more_context_than_trained_is_refused() -> None:
         plan(EngineConfig(max_context=8193))
 
 
-@pytest.mark.parametrize("name", ["vocab_size", "max_position"])
-@pytest.mark.parametrize("value", [None, 0, -1, "5", 2.0, True])
-def test_a_file_without_its_facts_is_refused(name: str, value: object) -> None:
-    artifact = replace(ARTIFACT, config={**ARTIFACT.config, name: value})
-    with pytest.raises(ArtifactError, match=name):
-        plan(artifact=artifact)
+def test_a_file_with_wrong_facts_is_refused() -> None:
+    with pytest.raises(ArtifactError, match="vocab_size"):
+        plan(artifact=replace(ARTIFACT, config={**CONFIG, "vocab_size": 0}))
+    with pytest.raises(UnsupportedError, match="abacus"):
+        plan(artifact=replace(ARTIFACT, architecture="abacus"))
 
 
 def total(context: int, pages: int, *, lanes: int = 1) -> int:

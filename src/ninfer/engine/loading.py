@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+from ninfer.artifact import Artifact
 from ninfer.engine.engine import Engine
 from ninfer.engine.plan import EnginePlan
 from ninfer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ninfer.artifact import Artifact
-    from ninfer.text.tokenizer import Tokenizer
+from ninfer.models import load_model
+from ninfer.text.tokenizer import Tokenizer
 
 
 def load_engine(plan: EnginePlan, artifact: Artifact, tokenizer: Tokenizer | None = None) -> Engine:
@@ -21,5 +17,4 @@ def load_engine(plan: EnginePlan, artifact: Artifact, tokenizer: Tokenizer | Non
     """
     if plan.artifact_digest != artifact.digest:
         raise ConfigError(f"the plan was made for another file than {artifact.path}; plan again")
-    model = import_module("ninfer.models").load_model(artifact, plan.options)
-    return Engine(plan, model, tokenizer)
+    return Engine(plan, load_model(artifact, plan.options), tokenizer)

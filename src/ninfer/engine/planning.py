@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Protocol
 
+from ninfer import models
 from ninfer.cache import pages_for
 from ninfer.engine.config import MAX_THREADS, EngineConfig
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
-from ninfer.errors import ArtifactError, CapacityError, ConfigError
+from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
 from ninfer.models.options import RuntimeOptions, WeightsMemory
+from ninfer.models.registry import read_config
 
 DEFAULT_CONTEXT = 2048
 
@@ -38,6 +39,8 @@ class PlannableArtifact(Protocol):
     """What planning reads of an artifact."""
 
     @property
+    def path(self) -> object: ...
+    @property
     def architecture(self) -> str: ...
     @property
     def config(self) -> Mapping[str, Any]: ...
@@ -48,17 +51,20 @@ class PlannableArtifact(Protocol):
 
 
 def plan_engine(
-    config: EngineConfig, artifact: PlannableArtifact, hardware: Hardware, *, plan_memory: MemoryPlanner | None = None
+    config: EngineConfig,
+    artifact: PlannableArtifact,
+    hardware: Hardware,
+    *,
+    plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
-    `plan_memory(artifact, options)` gives exact bytes per allocation of the model; None takes
-    `ninfer.models.plan_memory`. ConfigError for settings that contradict the model; CapacityError, with the largest
-    value that fits, when the plan needs more than `hardware.available_bytes`.
+    `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests bring their own.
+    ConfigError for settings that contradict the model; CapacityError, with the largest value that fits, when the plan
+    needs more than `hardware.available_bytes`; the errors of `models.read_config` and `plan_memory`.
     """
-    if plan_memory is None:
-        plan_memory = import_module("ninfer.models").plan_memory
-    max_context, context_choice = _max_context(config, _positive_fact(artifact, "max_position"))
+    facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
+    max_context, context_choice = _max_context(config, facts.max_position)
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
     draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped")
@@ -71,8 +77,8 @@ def plan_engine(
         config=config,
         architecture=artifact.architecture,
         artifact_digest=artifact.digest,
-        vocab_size=_positive_fact(artifact, "vocab_size"),
-        end_token_ids=tuple(artifact.config.get("stop_token_ids", ())),
+        vocab_size=facts.vocab_size,
+        end_token_ids=facts.stop_token_ids,
         max_context=max_context,
         num_pages=num_pages,
         prefill_chunk=prefill_chunk,
@@ -231,10 +237,3 @@ def _weights_memory(sizing: _Sizing, max_context: int) -> tuple[WeightsMemory, C
         else:
             value, reason = "huge", "huge pages are read faster, and a copy of the weights fits"
     return value, Choice("weights_memory", value, reason)
-
-
-def _positive_fact(artifact: PlannableArtifact, name: str) -> int:
-    value = artifact.config.get(name)
-    if type(value) is not int or value < 1:
-        raise ArtifactError(f"must be a positive integer, got {value!r}", field=f"config.{name}")
-    return value

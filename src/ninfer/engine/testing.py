@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from ninfer.models.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
 from ninfer.models.options import RuntimeOptions
 
 _PRIME = 2**31 - 1
-_GENERATOR = 7
+_GENERATOR = 7  # a primitive root
 
 
 def make_plan(
@@ -118,13 +119,22 @@ class FormulaModel:
 
 def formula_logits(tokens: npt.NDArray[np.int64], vocab_size: int) -> npt.NDArray[np.float32]:
     """The logits `[V]` of `FormulaModel` after `tokens`: evenly spread in [0, 8), different for every prefix."""
-    digest = len(tokens)
-    for token in tokens.tolist():
-        digest = (digest * _GENERATOR + token + 1) % _PRIME
+    digest = int(((tokens + 1) * _powers(len(tokens))).sum() % _PRIME)
     ids = np.arange(1, vocab_size + 1, dtype=np.uint64)
     mixed = (ids * np.uint64(2654435761) ^ np.uint64(digest)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return ((mixed >> np.uint64(40)).astype(np.float64) * (8.0 / 2**24)).astype(np.float32)
+
+
+@cache
+def _powers(count: int) -> npt.NDArray[np.int64]:
+    """The first `count` powers of the generator modulo the prime, int64 below 2**31."""
+    powers = np.empty(count, dtype=np.int64)
+    power = 1
+    for index in range(count):
+        power = power * _GENERATOR % _PRIME
+        powers[index] = power
+    return powers
 
 
 class ScriptedModel:
