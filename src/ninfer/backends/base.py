@@ -73,6 +73,11 @@ class Executable(Protocol):
         """Bytes held, by the names in MEMORY_PARTS."""
         ...
 
+    @property
+    def last_forward_ns(self) -> int:
+        """Nanoseconds the last step spent in nodes, without the Python around them; 0 before the first step."""
+        ...
+
     def forward(self, batch: ForwardBatch) -> F32Array:
         """Run one step; gives the logits float32 `[R, V]`, valid until the next step (`[R, 0]` without logits).
 

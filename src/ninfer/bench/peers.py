@@ -8,19 +8,19 @@ within a round. Nothing is printed here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ninfer.bench.engine import DEFAULT_SETTINGS, OWN_WORKER
 from ninfer.bench.machine import describe_machine, package_versions
 from ninfer.bench.records import Measurement, Run, Scalar, Unsupported
 from ninfer.bench.records import Work as Amount
 from ninfer.bench.statistics import Ratio, paired_ratio, quantile
 from ninfer.bench.workers.protocol import Worker
-from ninfer.bench.workload import Decode, Prefill, Rows, Work
+from ninfer.bench.workload import DEFAULT_WORK, Work, contexts
 from ninfer.errors import BackendError, ConfigError, UnsupportedError
 
 Settings = Mapping[str, Scalar]
@@ -29,14 +29,8 @@ Progress = Callable[[str], None]
 OWN = "ninfer"
 WORKERS = Path(__file__).parent / "workers"
 
-DEFAULT_WORK: tuple[Work, ...] = (
-    *(Prefill(n) for n in (128, 512, 2048, 4096)),
-    *(Decode(n) for n in (16, 512, 2048, 8000)),
-    *(Rows(n) for n in (1, 2, 4, 8, 16)),
-    Decode(16, sequences=8),
-)
-
-TIMED = "step"
+STEP = "step"
+TRIAL = "settings trial"
 
 
 @dataclass(frozen=True)
@@ -75,17 +69,9 @@ def peer(engine: str, python: str, model: Path, *, name: str | None = None) -> C
     return Contender(name or engine, (python, str(WORKERS / "llama.py"), engine), model, grids[engine]())
 
 
-def own(model: Path, grid: Sequence[Settings]) -> Contender:
-    """Our engine, in a child process of this interpreter, reading a `.ninfer` artifact."""
-    return Contender(OWN, (sys.executable, "-m", "ninfer.bench.workers.own"), model, tuple(grid))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The settings a contender is fastest with on one piece of work, and the seconds every setting needed."""
-
-    settings: Settings
-    tried: tuple[tuple[Settings, float], ...]
+def own(model: Path, settings: Settings = DEFAULT_SETTINGS) -> Contender:
+    """Our engine, in a child process of this interpreter, reading a `.ninfer` artifact; one setting, no search."""
+    return Contender(OWN, OWN_WORKER, model, (settings,))
 
 
 @dataclass(frozen=True)
@@ -100,9 +86,10 @@ class Comparison:
         """How many times faster `ours` is: above 1 means it takes less time."""
         return paired_ratio(self.seconds[theirs], self.seconds[ours])
 
-    def fastest(self, names: Sequence[str]) -> str:
-        """Of `names`, the engine with the lowest median time."""
-        return min(names, key=lambda name: quantile(self.seconds[name], 0.5))
+    def fastest_peer(self) -> str | None:
+        """The engine other than ours with the lowest median time; None when there is no other."""
+        others = [name for name in self.seconds if name != OWN]
+        return min(others, key=lambda name: quantile(self.seconds[name], 0.5)) if others else None
 
 
 @dataclass(frozen=True)
@@ -146,9 +133,7 @@ class _Bench:
     def __init__(self, threads: int, work: Sequence[Work], stack: ExitStack) -> None:
         self._threads = threads
         self._stack = stack
-        self._contexts = {
-            count: max(w.context for w in work if w.sequences == count) for count in {w.sequences for w in work}
-        }
+        self._contexts = contexts(work)
         self._workers: dict[tuple[str, str, int], Worker] = {}
 
     def worker(self, contender: Contender, settings: Settings, sequences: int) -> Worker:
@@ -193,92 +178,95 @@ def measure(
                 present.append(contender)
         except (UnsupportedError, BackendError) as error:
             unsupported.append(Unsupported(contender.name, f"missing: {error}"))
-    measurements: list[Measurement] = []
-    choices = {c.name: _choose(c, work, threads, measurements, unsupported, progress) for c in present}
+    trials: list[Measurement] = []
+    chosen: dict[str, Mapping[str, Settings]] = {}
+    for contender in present:
+        choice = choose_settings(contender, work, threads, trials, unsupported, progress)
+        if choice is not None:
+            chosen[contender.name] = choice
+    running = [contender for contender in present if contender.name in chosen]
+    steps: list[Measurement] = []
     with ExitStack() as stack:
         bench = _Bench(threads, work, stack)
-        comparisons = tuple(_compare(bench, present, choices, piece, rounds, measurements, progress) for piece in work)
-    conditions = {"threads": threads, "rounds": rounds, "models": {c.name: str(c.model) for c in present}}
+        comparisons = tuple(_compare(bench, running, chosen, piece, rounds, steps, progress) for piece in work)
+    conditions = {"threads": threads, "rounds": rounds, "models": {c.name: str(c.model) for c in running}}
     run = Run(
-        "peers", describe_machine(), package_versions(), tuple(measurements), tuple(unsupported), conditions=conditions
+        "peers", describe_machine(), package_versions(), (*trials, *steps), tuple(unsupported), conditions=conditions
     )
     return PeersResult(run, comparisons, greetings)
 
 
-# How many timed repeats one visit makes: enough that a median stands, few enough that a round stays short.
-REPEATS = {Prefill: 1, Decode: 16, Rows: 5}
-
-
-def repeats_of(work: Work) -> int:
-    """Timed repeats of one visit; the slowest prefills are their own average."""
-    if isinstance(work, Prefill) and work.tokens <= 512:
-        return 3
-    return REPEATS[type(work)]
-
-
-def _choose(
+def choose_settings(
     contender: Contender,
     work: Sequence[Work],
     threads: int,
-    measurements: list[Measurement],
+    trials: list[Measurement],
     unsupported: list[Unsupported],
-    progress: Progress,
-) -> dict[str, Choice]:
-    """The best settings per piece of work, found by one visit with each setting."""
-    tried: dict[str, list[tuple[Settings, float]]] = {piece.name: [] for piece in work}
-    for settings in contender.grid if len(contender.grid) > 1 else ():
+    progress: Progress = lambda _: None,
+) -> Mapping[str, Settings] | None:
+    """The best settings for every piece of work by name, from one visit with each; None when none worked.
+
+    Every trial is appended to `trials`, settings that were refused or killed the worker to `unsupported`.
+    """
+    if len(contender.grid) == 1:
+        return {piece.name: contender.grid[0] for piece in work}
+    best: dict[str, tuple[float, Settings]] = {}
+    for settings in contender.grid:
         progress(f"{contender.name}: trying {describe_settings(settings)}")
+        taken: list[Measurement] = []
         try:
             with ExitStack() as stack:
                 bench = _Bench(threads, work, stack)
                 for piece in work:
-                    worker = bench.worker(contender, settings, piece.sequences)
-                    values = piece.run(worker, repeats_of(piece))
-                    measurements.append(_record("settings trial", contender, settings, piece, values, {}))
-                    tried[piece.name].append((settings, quantile(values, 0.5)))
+                    values = piece.run(bench.worker(contender, settings, piece.sequences))
+                    taken.append(_record(TRIAL, contender, settings, piece, values))
         except BackendError as error:
-            name = f"{contender.name} with {describe_settings(settings)}"
-            unsupported.append(Unsupported(name, str(error)))
-    chosen: dict[str, Choice] = {}
-    for piece in work:
-        options = tuple(tried[piece.name])
-        best = min(options, key=lambda option: option[1])[0] if options else contender.grid[0]
-        chosen[piece.name] = Choice(best, options)
-    return chosen
+            unsupported.append(Unsupported(f"{contender.name} with {describe_settings(settings)}", str(error)))
+            continue
+        trials.extend(taken)
+        for piece, trial in zip(work, taken, strict=True):
+            seconds = trial.summary.median
+            if piece.name not in best or seconds < best[piece.name][0]:
+                best[piece.name] = (seconds, settings)
+    return {name: settings for name, (_, settings) in best.items()} or None
 
 
 def _compare(
     bench: _Bench,
     contenders: Sequence[Contender],
-    choices: Mapping[str, Mapping[str, Choice]],
+    chosen: Mapping[str, Mapping[str, Settings]],
     piece: Work,
     rounds: int,
-    measurements: list[Measurement],
+    steps: list[Measurement],
     progress: Progress,
 ) -> Comparison:
     """Interleaved rounds of one piece of work; a visit before the first round warms every worker up and is dropped."""
-    workers = {c.name: bench.worker(c, choices[c.name][piece.name].settings, piece.sequences) for c in contenders}
-    seconds: dict[str, list[float]] = {c.name: [] for c in contenders}
+    settings = {c.name: chosen[c.name][piece.name] for c in contenders}
+    workers = {c.name: bench.worker(c, settings[c.name], piece.sequences) for c in contenders}
+    progress(f"{piece.name}: warming up")
     for worker in workers.values():
-        piece.run(worker, 1)
+        piece.run(worker)
+    seconds: dict[str, list[float]] = {c.name: [] for c in contenders}
     for index in range(rounds):
         progress(f"{piece.name}: round {index + 1} of {rounds}")
         for contender in contenders:
-            settings = choices[contender.name][piece.name].settings
-            values = piece.run(workers[contender.name], repeats_of(piece))
-            measurements.append(_record(TIMED, contender, settings, piece, values, {"round": index}))
+            values = piece.run(workers[contender.name])
+            steps.append(_record(STEP, contender, settings[contender.name], piece, values, index))
             seconds[contender.name].append(quantile(values, 0.5))
-    return Comparison(
-        piece,
-        {name: tuple(values) for name, values in seconds.items()},
-        {c.name: choices[c.name][piece.name].settings for c in contenders},
-    )
+    return Comparison(piece, {name: tuple(values) for name, values in seconds.items()}, settings)
 
 
 def _record(
-    name: str, contender: Contender, settings: Settings, piece: Work, values: Sequence[float], extra: Settings
+    name: str,
+    contender: Contender,
+    settings: Settings,
+    piece: Work,
+    values: Sequence[float],
+    index: int | None = None,
 ) -> Measurement:
-    inputs: dict[str, Scalar] = {"engine": contender.name, "work": piece.name, **settings, **extra}
+    inputs: dict[str, Scalar] = {"engine": contender.name, "work": piece.name, **settings}
+    if index is not None:
+        inputs["round"] = index
     return Measurement(name, "s", tuple(values), inputs=inputs, work=Amount(piece.tokens_per_value, "token"))
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from ninfer.bench import ceilings
+from ninfer.bench import ceilings, engine, peers
+from ninfer.bench.peers import PeersResult
 from ninfer.bench.records import Measurement, Run, Scalar
-from ninfer.bench.statistics import Summary
+from ninfer.bench.statistics import Summary, summarize
 
 
 def with_spread(summary: Summary, scale: float, digits: int) -> str:
@@ -48,6 +49,53 @@ def ceilings_tables(run: Run) -> RenderableType:
         for count, measurement in row.items():
             barrier.add_row(str(count), with_spread(measurement.summary, 1e-9, 0))
     return Group(heading(run), memory, peak, barrier)
+
+
+def engine_tables(run: Run) -> RenderableType:
+    """Steps, decode against the memory ceiling, and the other figures of an `engine` run."""
+    steps = Table("work", "ms per step", "tok/s", title="Steps")
+    for m in run.measurements:
+        if m.name == engine.STEP:
+            steps.add_row(str(m.inputs["work"]), with_spread(m.summary, 1e-3, 2), with_spread(m.rate, 1, 1))
+    shares = Table("work", "MB per step", "GB/s", "ceiling GB/s", "share", title="Decode beside the memory ceiling")
+    for share in engine.decode_shares(run):
+        figures = (share.bytes_per_step / 1e6, share.bytes_per_s / 1e9, share.ceiling_bytes_per_s / 1e9)
+        shares.add_row(share.work, *(f"{figure:.1f}" for figure in figures), f"{share.share:.0%}")
+    others = Table("figure", "case", "value", title="Load, start, memory")
+    for m in run.measurements:
+        if m.name in (engine.LOAD, engine.FIRST_TOKEN):
+            others.add_row(m.name, str(m.inputs["case"]), with_spread(m.summary, 1e-3, 0) + " ms")
+        elif m.name == engine.PEAK_MEMORY:
+            times_file = m.summary.median / run.conditions["file_bytes"]
+            others.add_row(
+                m.name, str(m.inputs["case"]), f"{m.summary.median / 1e6:,.0f} MB, {times_file:.2f} x the file"
+            )
+    overhead = engine.overhead_share(run)
+    if overhead is not None:
+        others.add_row("engine step outside kernels", "greedy", f"{overhead:.1%}")
+    return Group(heading(run), steps, shares, others)
+
+
+def peers_tables(result: PeersResult) -> RenderableType:
+    """Milliseconds of every engine per piece of work, and how many times faster ours is than the fastest peer."""
+    names = list(result.comparisons[0].seconds)
+    table = Table("work", *names, "fastest peer", "ours is x faster", "verdict", title="Milliseconds per step")
+    for comparison in result.comparisons:
+        cells = [with_spread(summarize(comparison.seconds[name]), 1e-3, 2) for name in names]
+        rival = comparison.fastest_peer()
+        if rival is None or peers.OWN not in comparison.seconds:
+            table.add_row(comparison.work.name, *cells, rival or "", "", "")
+            continue
+        ratio = comparison.ratio(peers.OWN, rival)
+        span = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        table.add_row(comparison.work.name, *cells, rival, span, ratio.verdict)
+    settings = Table("work", *names, title="Settings used, each engine's best for that work")
+    for comparison in result.comparisons:
+        used = (peers.describe_settings(comparison.settings[name]) for name in names)
+        settings.add_row(comparison.work.name, *used)
+    engines = "\n".join(f"{name}: {greeting}" for name, greeting in result.greetings.items())
+    missing = "\n".join(f"not used: {item.name}: {item.reason}" for item in result.run.unsupported)
+    return Group(heading(result.run), engines, missing, table, settings)
 
 
 def print_tables(tables: RenderableType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ninfer.bench.workers.protocol import Worker
@@ -31,6 +32,11 @@ class Prefill:
         return self.tokens
 
     @property
+    def repeats(self) -> int:
+        """Timed intervals of one visit: enough that their median stands, few enough that a visit stays short."""
+        return 3 if self.tokens <= 512 else 1
+
+    @property
     def context(self) -> int:
         """KV positions a sequence needs."""
         return self.tokens
@@ -39,8 +45,9 @@ class Prefill:
     def sequences(self) -> int:
         return 1
 
-    def run(self, worker: Worker, repeats: int) -> list[float]:
-        return worker.seconds("prefill", ids=token_ids(self.tokens), repeats=repeats)
+    def run(self, worker: Worker) -> list[float]:
+        """Seconds of every timed interval of one visit."""
+        return worker.seconds("prefill", ids=token_ids(self.tokens), repeats=self.repeats)
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,15 @@ class Decode:
         return self.sequences
 
     @property
-    def context(self) -> int:
-        return self.depth + 128
+    def repeats(self) -> int:
+        return 16
 
-    def run(self, worker: Worker, repeats: int) -> list[float]:
-        ids, next_ids = token_ids(self.depth), token_ids(repeats, start=self.depth)
+    @property
+    def context(self) -> int:
+        return self.depth + self.repeats
+
+    def run(self, worker: Worker) -> list[float]:
+        ids, next_ids = token_ids(self.depth), token_ids(self.repeats, start=self.depth)
         return worker.seconds("decode", ids=ids, sequences=self.sequences, next_ids=next_ids)
 
 
@@ -83,6 +94,10 @@ class Rows:
         return self.rows
 
     @property
+    def repeats(self) -> int:
+        return 5
+
+    @property
     def context(self) -> int:
         return self.depth + self.rows
 
@@ -90,9 +105,21 @@ class Rows:
     def sequences(self) -> int:
         return 1
 
-    def run(self, worker: Worker, repeats: int) -> list[float]:
+    def run(self, worker: Worker) -> list[float]:
         ids, next_ids = token_ids(self.depth), token_ids(self.rows, start=self.depth)
-        return worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=repeats)
+        return worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=self.repeats)
 
 
 Work = Prefill | Decode | Rows
+
+DEFAULT_WORK: tuple[Work, ...] = (
+    *(Prefill(n) for n in (128, 512, 2048, 4096)),
+    *(Decode(n) for n in (16, 512, 2048, 8000)),
+    *(Rows(n) for n in (1, 2, 4, 8, 16)),
+    Decode(16, sequences=8),
+)
+
+
+def contexts(work: Sequence[Work]) -> dict[int, int]:
+    """Number of sequences -> KV positions each needs, for the worker that runs all `work` with that many sequences."""
+    return {count: max(w.context for w in work if w.sequences == count) for count in {w.sequences for w in work}}

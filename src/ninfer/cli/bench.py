@@ -8,6 +8,8 @@ import click
 
 TOOLS: dict[str, str] = {
     "ceilings": "ninfer.cli.bench_ceilings",
+    "engine": "ninfer.cli.bench_engine",
+    "peers": "ninfer.cli.bench_peers",
 }
 """Tool -> the module whose `command` implements it, from the machine outwards."""
 

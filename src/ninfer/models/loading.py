@@ -40,6 +40,11 @@ class Model:
         check_batch(batch, self._limits)
         return self._executable.forward(batch)
 
+    @property
+    def last_forward_ns(self) -> int:
+        """Nanoseconds the last step spent in kernels; the rest of `forward` and of an engine's step is overhead."""
+        return self._executable.last_forward_ns
+
     def close(self) -> None:
         """Release all memory; only `close` may be called after it."""
         self._executable.close()

@@ -8,6 +8,7 @@ here: NumPy decides about threads, and there is no second way to hold weights. I
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,7 @@ class ReferenceExecutable:
             for width, rows in self._slots.slots
         ]
         self._num_rows: dict[str, int] | None = None
+        self.last_forward_ns = 0
 
     def forward(self, batch: ForwardBatch) -> F32Array:
         """Run one step; gives the logits float32 `[R, V]`, valid until the next step."""
@@ -76,10 +78,12 @@ class ReferenceExecutable:
             a8=self._options.numerics == "a8",
             kv_format=self._options.kv_format,
         )
+        started = perf_counter_ns()
         for node in self._graph.nodes:
             result = RUN[node.op](step, node)
             if node.output is not None:
                 self._rows(node.output, num_rows)[:] = result
+        self.last_forward_ns = perf_counter_ns() - started
         if self._graph.logits is None:
             return np.empty((num_rows["R"], 0), np.float32)
         return self._rows(self._graph.logits, num_rows)

@@ -73,6 +73,7 @@ class LlamaSession:
     """One loaded model with one context and one reusable batch."""
 
     def __init__(self, engine: LlamaEngine, request: dict[str, Any]) -> None:
+        self.facts: dict[str, Any] = {}
         self.api, self.is_ik = engine.api, engine.is_ik
         path = os.fsencode(request["model"])
         self.model = self.api.llama_model_load_from_file(path, engine.model_params(request["settings"]))

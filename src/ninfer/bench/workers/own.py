@@ -5,6 +5,7 @@ usage: python -m ninfer.bench.workers.own
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -15,9 +16,16 @@ import numpy as np
 import ninfer
 from ninfer.artifact import Artifact
 from ninfer.backends.cpu import available_isas
-from ninfer.bench.workers.serving import EngineError, Row, serve
+from ninfer.bench.workers.serving import TIMED, Answer, EngineError, Row, serve
+from ninfer.engine.config import EngineConfig
+from ninfer.engine.engine import Engine
+from ninfer.engine.hardware import detect_hardware
+from ninfer.engine.planning import plan_engine
+from ninfer.engine.request import GenerationRequest, StopRules
 from ninfer.errors import NInferError
-from ninfer.models import ForwardBatch, Model, RuntimeOptions, SequenceRows, load_model
+from ninfer.models import ForwardBatch, Model, SequenceRows, load_model
+
+MAX_LOGIT_ROWS = 16
 
 
 class OwnEngine:
@@ -35,47 +43,46 @@ class OwnEngine:
 
 
 class OwnSession:
-    """A loaded model; sequence `s` owns a fixed range of KV pages, so that `forget` needs no work."""
+    """A loaded model, planned as the engine would; sequence `s` owns a fixed range of KV pages, so `forget` is free."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        settings = request["settings"]
+        settings, sequences = request["settings"], request["sequences"]
         pages_each = -(-request["context"] // Model.page_tokens)
-        self._chunk: int = settings["chunk"]
-        self._artifact = Artifact.open(request["model"])
-        self._model = load_model(
-            self._artifact,
-            RuntimeOptions(
-                numerics=settings["numerics"],
-                kv_format=settings["kv"],
-                num_pages=pages_each * request["sequences"],
-                max_rows=self._chunk,
-                max_logit_rows=min(self._chunk, 64),
-                threads=request["threads"],
-                isa=settings["isa"],
-                weights_memory=settings["weights_memory"],
-            ),
+        config = EngineConfig(
+            max_context=request["context"],
+            kv_capacity=pages_each * sequences * Model.page_tokens,
+            # Steps of up to this many rows give all their logits; the plan allots one logit row per sequence.
+            max_concurrency=max(sequences, MAX_LOGIT_ROWS),
+            threads=request["threads"],
+            **settings,
         )
-        self._pages = [
-            np.arange(s * pages_each, (s + 1) * pages_each, dtype=np.int32) for s in range(request["sequences"])
-        ]
+        self._artifact = Artifact.open(request["model"])
+        self.plan = plan_engine(config, self._artifact, detect_hardware())
+        self.model = load_model(self._artifact, self.plan.options)
+        self._pages = [np.arange(s * pages_each, (s + 1) * pages_each, dtype=np.int32) for s in range(sequences)]
+        self.facts = {
+            "plan": self.plan.to_dict(),
+            "weight_bytes_per_step": weight_bytes_per_step(self._artifact),
+            "kv_bytes_per_token": self.model.memory["kv"] / (self.plan.num_pages * Model.page_tokens),
+        }
 
     def step(self, rows: Sequence[Row], *, all_logits: bool) -> None:
         """Rows of one sequence must be neighbours; more rows than a chunk run as several steps."""
-        for start in range(0, len(rows), self._chunk):
-            chunk = rows[start : start + self._chunk]
+        for start in range(0, len(rows), self.plan.prefill_chunk):
+            chunk = rows[start : start + self.plan.prefill_chunk]
             if all_logits:
                 logit_rows = np.arange(len(chunk), dtype=np.int32)
             elif start + len(chunk) == len(rows):
                 logit_rows = np.array([len(chunk) - 1], dtype=np.int32)
             else:
                 logit_rows = np.empty(0, dtype=np.int32)
-            self._model.forward(self._batch(chunk, logit_rows))
+            self.model.forward(self._batch(chunk, logit_rows))
 
     def forget(self, start: int) -> None:
         """Nothing to do: a later step overwrites the pages from its position on."""
 
     def close(self) -> None:
-        self._model.close()
+        self.model.close()
         self._artifact.close()
 
     def _batch(self, rows: Sequence[Row], logit_rows: np.ndarray) -> ForwardBatch:
@@ -88,5 +95,31 @@ class OwnSession:
         return ForwardBatch(np.array([row[0] for row in rows], dtype=np.int32), tuple(sequences), logit_rows)
 
 
+def weight_bytes_per_step(artifact: Artifact) -> int:
+    """Stored bytes of all weights a step reads in full: everything but an embedding table that is not also the head."""
+    looked_up = {"embed"} if "head" in artifact.tensors else set()
+    return sum(entry.nbytes for name, entry in artifact.tensors.items() if name not in looked_up)
+
+
+def generate(session: OwnSession, ids: Sequence[int], max_new: int) -> Answer:
+    """Greedy generation through the engine's own step loop.
+
+    Gives the seconds of every decode step, and of each the seconds spent in kernels: the difference is scheduling,
+    sampling, events and Python.
+    """
+    engine = Engine(session.plan, session.model)
+    stop = StopRules(model_end_tokens=False)
+    engine.submit(GenerationRequest(tuple(ids), max_new=max_new, stop=stop))
+    seconds: list[float] = []
+    kernel_seconds: list[float] = []
+    while engine.has_work:
+        started = time.perf_counter()
+        engine.step()
+        seconds.append(time.perf_counter() - started)
+        kernel_seconds.append(session.model.last_forward_ns / 1e9)
+    first = len(seconds) - (max_new - 1)  # the steps before computed the prompt and the first token
+    return {"seconds": seconds[first:], "kernel_seconds": kernel_seconds[first:]}
+
+
 if __name__ == "__main__":
-    serve(OwnEngine)
+    serve(OwnEngine, {**TIMED, "generate": generate})

@@ -5,10 +5,11 @@ imported. Then every request line `{"do": word, ...}` gets one answer line, `{"e
 
 | do | fields | answer |
 |---|---|---|
-| `load` | `model` path, `settings` of this engine, `threads`, `context` tokens per sequence, `sequences` | `load_s` |
+| `load` | `model` path, `settings`, `threads`, `context` tokens per sequence, `sequences` | `load_s`, `facts` |
 | `prefill` | `ids`, `repeats` | `seconds` of each repeat: empty KV to logits of the last token |
 | `decode` | `ids`, `sequences`, `next_ids` | `seconds` of each step of one row per sequence, after `ids` |
 | `rows` | `ids`, `next_ids`, `repeats` | `seconds` of each step: `next_ids` as rows of one sequence, logits of all |
+| `generate` | `ids`, `max_new` (our engine only) | `seconds` and `kernel_seconds` of each decode step |
 
 Every answer also has `peak_rss_bytes` of the worker so far. Anything else a worker prints goes to its log.
 """

@@ -9,9 +9,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+Answer = dict[str, Any]
 Row = tuple[int, int, int]
 """One row of a step: token id, absolute position, sequence number."""
 
@@ -21,7 +22,12 @@ class EngineError(Exception):
 
 
 class Session(Protocol):
-    """One loaded model with KV room for the sequences and context it was loaded with."""
+    """One loaded model with KV room for the sequences and context it was loaded with.
+
+    `facts` are JSON values the engine says of it (its plan, the bytes a step reads), passed on with the load's answer.
+    """
+
+    facts: dict[str, Any]
 
     def step(self, rows: Sequence[Row], *, all_logits: bool) -> None:
         """Compute `rows`; return when the logits of the last row (or of all) can be read."""
@@ -54,21 +60,22 @@ def fill(session: Session, ids: Sequence[int], sequences: int) -> float:
     return sum(timed_step(session, prompt, all_logits=False) for prompt in prompts)
 
 
-def prefill(session: Session, ids: Sequence[int], repeats: int) -> list[float]:
+def prefill(session: Session, ids: Sequence[int], repeats: int) -> Answer:
     """Seconds of each whole prefill."""
-    return [fill(session, ids, 1) for _ in range(repeats)]
+    return {"seconds": [fill(session, ids, 1) for _ in range(repeats)]}
 
 
-def decode(session: Session, ids: Sequence[int], sequences: int, next_ids: Sequence[int]) -> list[float]:
+def decode(session: Session, ids: Sequence[int], sequences: int, next_ids: Sequence[int]) -> Answer:
     """Seconds of one step per entry of `next_ids`, one row per sequence, after `ids` in every sequence."""
     fill(session, ids, sequences)
-    return [
+    seconds = [
         timed_step(session, [(token, len(ids) + i, s) for s in range(sequences)], all_logits=True)
         for i, token in enumerate(next_ids)
     ]
+    return {"seconds": seconds}
 
 
-def rows(session: Session, ids: Sequence[int], next_ids: Sequence[int], repeats: int) -> list[float]:
+def rows(session: Session, ids: Sequence[int], next_ids: Sequence[int], repeats: int) -> Answer:
     """Seconds of a step with all `next_ids` as rows of one sequence after `ids`; the KV is cut back between repeats."""
     fill(session, ids, 1)
     step = [(token, len(ids) + i, 0) for i, token in enumerate(next_ids)]
@@ -76,18 +83,21 @@ def rows(session: Session, ids: Sequence[int], next_ids: Sequence[int], repeats:
     for _ in range(repeats):
         seconds.append(timed_step(session, step, all_logits=True))
         session.forget(len(ids))
-    return seconds
+    return {"seconds": seconds}
 
 
-TIMED: dict[str, Callable[..., list[float]]] = {"prefill": prefill, "decode": decode, "rows": rows}
+TIMED: dict[str, Callable[..., Answer]] = {"prefill": prefill, "decode": decode, "rows": rows}
 
 
-def serve(open_engine: Callable[[], Engine]) -> None:
-    """Greet, then answer requests until the input ends; an engine that cannot be imported is greeted as missing."""
+def serve(open_engine: Callable[[], Engine], words: Mapping[str, Callable[..., Answer]] = TIMED) -> None:
+    """Greet, then answer requests until the input ends; an engine that cannot be imported is greeted as missing.
+
+    words: what can be asked of a loaded session besides `load`, called with the session and the request's fields.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the engine's libraries print must not reach the answer pipe
 
-    def answer(message: dict[str, Any]) -> None:
+    def answer(message: Answer) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     try:
@@ -107,9 +117,9 @@ def serve(open_engine: Callable[[], Engine]) -> None:
                 session = None
                 started = time.perf_counter()
                 session = engine.load(request)
-                result: dict[str, Any] = {"load_s": time.perf_counter() - started}
-            elif word in TIMED and session is not None:
-                result = {"seconds": TIMED[word](session, **request)}
+                result = {"load_s": time.perf_counter() - started, "facts": session.facts}
+            elif word in words and session is not None:
+                result = words[word](session, **request)
             else:
                 raise EngineError(f"cannot do {word!r} now")
             result["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
