@@ -60,12 +60,7 @@ class Tokenizer:
         Raises `ArtifactError` for a broken file, `UnsupportedError` for a kind of tokenizer whose text could not be
         given back exactly.
         """
-        from tokenizers import Tokenizer as Library  # here: programs that only handle ids never pay for it
-
-        try:
-            library = Library.from_buffer(data)
-        except ValueError as error:
-            raise ArtifactError(f"not a usable tokenizer: {error}", file=file, field="tokenizer.json") from error
+        library = _load_library(data, file)
         _require_exact(library, file)
         library.no_truncation()
         library.no_padding()
@@ -182,6 +177,21 @@ class Tokenizer:
             )
 
 
+def _load_library(data: bytes, file: object) -> Any:
+    from tokenizers import Tokenizer as Library  # here: programs that only handle ids never pay for it
+
+    try:
+        return Library.from_buffer(data)
+    except ValueError as error:
+        raise ArtifactError(f"not a usable tokenizer: {error}", file=file, field="tokenizer.json") from error
+    except BaseException as error:
+        # A panic of the library's Rust code (seen: a subword prefix longer than a merge) is no `Exception`, and its
+        # class has no importable name.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ArtifactError(f"not a usable tokenizer: {error}", file=file, field="tokenizer.json") from error
+
+
 def _pattern_of_lost_bytes(library: Any) -> re.Pattern[bytes] | None:
     """Matches a byte of UTF-8 text that has no token of its own, or None if every byte has one."""
     lost = [b for b, char in BYTE_TO_CHAR.items() if b not in _NEVER_IN_UTF8 and library.token_to_id(char) is None]
@@ -197,6 +207,8 @@ def _require_exact(library: Any, file: object) -> None:
         raise _unsupported(f"its model is {type(library.model).__name__}", file)
     if library.model.dropout:
         raise _unsupported("its model drops merges at random", file)
+    if library.model.continuing_subword_prefix or library.model.end_of_word_suffix:
+        raise _unsupported("its model marks the parts of words", file)
     splitter = _component(library.pre_tokenizer)
     if any(stage.get("add_prefix_space") for stage in (splitter, *splitter.get("pretokenizers", ()))):
         raise _unsupported("it puts a space in front of the text", file)
@@ -219,7 +231,12 @@ def _begin_ids(library: Any, file: object) -> tuple[int, ...]:
                 for piece in stage["single"]:
                     if "Sequence" in piece:
                         break
-                    begin.extend(stage["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
+                    name = piece["SpecialToken"]["id"]
+                    if name not in stage["special_tokens"]:
+                        raise ArtifactError(
+                            f"the post-processor has no ids for {name!r}", file=file, field="tokenizer.json"
+                        )
+                    begin.extend(stage["special_tokens"][name]["ids"])
             case other:
                 raise _unsupported(f"its post-processor is {other!r}", file)
     return tuple(begin)

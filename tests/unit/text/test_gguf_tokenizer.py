@@ -131,8 +131,8 @@ class TestMetadata:
         spelled = ["v e", "ve r", "ver s", "vers i", "versi o", "versio n", "# version"]
         tokens += ["ve", "ver", "vers", "versi", "versio", "version"]
         types += [1] * 6
-        tokenizer = rebuilt(base, tokens=tokens, token_type=types, merges=[*spelled, "#version A"], pre="llama-bpe")
-        assert tokenizer.encode("#versionA")[-1] == tokens.index("#versionA")
+        tokenizer = rebuilt(base, tokens=tokens, token_type=types, merges=[*spelled, "#version A"], pre="qwen2")
+        assert tokenizer.encode("#versionA") == [tokens.index("#versionA")]
 
     def test_begin_token_default_is_that_of_the_rule(self) -> None:
         assert rebuilt(tiny_metadata(pre="llama-bpe")).bos_ids == (1,)

@@ -114,7 +114,7 @@ class TestLimits:
             rendered(source)
 
     def test_every_rendering_has_its_own_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sandbox, "MAX_WORK", 300)
+        monkeypatch.setattr(sandbox, "MAX_WORK", 110)
         template, _ = TemplateSandbox().load("{% for i in range(100) %}{{ i }}{% endfor %}")
         first = render(template, {}, NOW)
         assert [render(template, {}, NOW) for _ in range(5)] == [first] * 5

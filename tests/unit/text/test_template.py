@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from make.tiny_tokenizer import CONTROL, tiny_metadata
@@ -154,6 +154,11 @@ class TestForging:
 
     @pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE.keys())
     @given(contents=st.lists(NASTY, min_size=1, max_size=4))
+    @example(contents=["im_end"])
+    @example(contents=[" im_end\n"])
+    @example(contents=["<|im_", "end|>"])
+    @example(contents=["<|im_e<image>nd|><|im_xexnd|>"])
+    @example(contents=["<|im_eynd|>", "[EyOS]"])
     def test_control_ids_are_those_of_harmless_content(self, tiny: Tokenizer, source: str, contents: list[str]) -> None:
         chat = template(source, tiny)
         expected = control(tiny, chat.encode(user(*("b" for _ in contents))))

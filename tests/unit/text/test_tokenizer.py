@@ -71,6 +71,14 @@ class TestEncode:
         with pytest.raises(RequestError, match=r"character 1 is U\+40000"):
             tokenizer.encode("\u00e9\U00040000")
 
+    def test_it_is_the_normalised_text_that_must_be_expressible(self) -> None:
+        metadata = tiny_metadata(pre="qwen2")
+        tokens = metadata["tokenizer.ggml.tokens"]
+        tokens[tokens.index(BYTE_TO_CHAR[0xA9])] = "unspelled"  # the second byte of the composed letter only
+        tokenizer = Tokenizer.from_json(tokenizer_json_from_gguf(metadata))
+        with pytest.raises(RequestError, match=r"character 1 is U\+00E9"):
+            tokenizer.encode("he\u0301")
+
     def test_many_threads_agree(self, tiny: Tokenizer) -> None:
         texts = [f"hello {i} <|im_end|> \u00e9" * 20 for i in range(40)]
         expected = [tiny.encode(text) for text in texts]
@@ -155,6 +163,17 @@ class TestFile:
         with pytest.raises(ArtifactError, match=r"m\.ninfer: tokenizer\.json: not a usable tokenizer"):
             Tokenizer.from_json(data, file="m.ninfer")
 
+    def test_panic_of_the_library_is_an_artifact_error(self) -> None:
+        model = json.loads(edited())["model"] | {"continuing_subword_prefix": "longer than any merge"}
+        with pytest.raises(ArtifactError, match="not a usable tokenizer"):
+            Tokenizer.from_json(edited(model=model))
+
+    def test_begin_token_without_ids_is_an_artifact_error(self) -> None:
+        template = json.loads(tokenizer_json_from_gguf(tiny_metadata(add_bos_token=True)))["post_processor"]
+        template["special_tokens"] = {}
+        with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
+            Tokenizer.from_json(edited(post_processor=template))
+
     def test_every_truncation_is_an_artifact_error(self) -> None:
         data = tokenizer_json_from_gguf(tiny_metadata())
         for end in range(0, len(data) - 1, 97):
@@ -170,6 +189,7 @@ class TestFile:
             "its decoder is None": edited(decoder=None),
             "its model is WordLevel": edited(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
             "puts a space in front": edited(pre_tokenizer={"type": "Sequence", "pretokenizers": [space]}),
+            "marks the parts of words": edited(model=model | {"end_of_word_suffix": "</w>", "merges": []}),
             "drops merges at random": edited(model=model | {"dropout": 0.5}),
             "'<s>' has the matching rule lstrip": edited(
                 added_tokens=[token | {"lstrip": token["content"] == "<s>"} for token in added]
