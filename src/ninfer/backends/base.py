@@ -97,7 +97,7 @@ class Executable(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; only `close` may be called after it."""
+        """Release everything; nothing may be called after it."""
         ...
 
 

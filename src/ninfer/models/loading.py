@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ninfer.artifact import Artifact
 from ninfer.backends.base import CompileGraph, Executable, PlanMemory
 from ninfer.backends.options import RuntimeOptions
+from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, check_batch
 from ninfer.models.registry import ModelConfig, read_config
 from ninfer.models.weights import ArtifactWeights, check_tensors
@@ -24,13 +25,13 @@ class Model:
     def __init__(self, config: ModelConfig, executable: Executable, options: RuntimeOptions) -> None:
         self.config = config
         self.options = options
-        self._executable = executable
+        self._executable: Executable | None = executable
         self._limits = BatchLimits(config.vocab_size, options.max_rows, options.max_logit_rows, options.num_pages)
 
     @property
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by the names in `backends.base.MEMORY_PARTS`."""
-        return self._executable.memory
+        return self._live().memory
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Run one step; gives the logits float32 `[R, V]`, valid until the next step.
@@ -38,16 +39,23 @@ class Model:
         InvariantError for a batch that is not valid, before anything is written.
         """
         check_batch(batch, self._limits)
-        return self._executable.forward(batch)
+        return self._live().forward(batch)
 
     @property
     def last_forward_ns(self) -> int:
         """Nanoseconds the last step spent in kernels; the rest of `forward` and of an engine's step is overhead."""
-        return self._executable.last_forward_ns
+        return self._live().last_forward_ns
 
     def close(self) -> None:
         """Release all memory; only `close` may be called after it."""
-        self._executable.close()
+        if self._executable is not None:
+            self._executable.close()
+            self._executable = None
+
+    def _live(self) -> Executable:
+        if self._executable is None:
+            raise InvariantError("the model was closed")
+        return self._executable
 
 
 def load_model(artifact: Artifact, options: RuntimeOptions) -> Model:
