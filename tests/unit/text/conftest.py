@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from make.real_model import MISSING, find_real_gguf
 from make.tiny_tokenizer import tiny_metadata
 from ninfer.text.gguf_tokenizer import tokenizer_json_from_gguf
 from ninfer.text.tokenizer import Tokenizer
@@ -33,11 +33,10 @@ def _real_metadata(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def real_gguf() -> Path:
-    """The SmolLM2-135M-Instruct Q4_1 file; NINFER_TEST_GGUF says where it is."""
-    path = os.environ.get("NINFER_TEST_GGUF")
-    if not path or not Path(path).is_file():
-        pytest.skip("NINFER_TEST_GGUF does not name the SmolLM2-135M-Instruct.Q4_1.gguf file")
-    return Path(path)
+    path = find_real_gguf()
+    if path is None:
+        pytest.skip(MISSING)
+    return path
 
 
 @pytest.fixture(scope="session")
