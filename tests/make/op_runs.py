@@ -59,14 +59,14 @@ def compile_on(backend: str, graph: Graph, weights: Weights, **options: Any) -> 
     return native.compile_graph(graph, weights, RuntimeOptions(backend="cpu", isa=backend, **options))
 
 
-def pages_of(case: Case, seed: int = 5) -> dict[int, npt.NDArray[np.int32]]:
-    """Disjoint, shuffled pages for every sequence of a case."""
+def pages_of(case: Case, num_pages: int | None = None, seed: int = 5) -> dict[int, npt.NDArray[np.int32]]:
+    """Disjoint, shuffled pages for every sequence of a case, out of `num_pages` (None: as few as will do)."""
     needed: dict[int, int] = {}
     for step in case.steps:
         for rows in step.rows:
             pages = -(-(rows.position + rows.count) // PAGE_TOKENS)
             needed[rows.sequence] = max(needed.get(rows.sequence, 0), pages)
-    ids = np.random.default_rng(seed).permutation(sum(needed.values())).astype(np.int32)
+    ids = np.random.default_rng(seed).permutation(num_pages or sum(needed.values())).astype(np.int32)
     ends = np.cumsum(list(needed.values()))
     return {s: ids[end - count : end] for (s, count), end in zip(needed.items(), ends, strict=True)}
 
@@ -81,17 +81,19 @@ def batch_of(step: Step, pages: Mapping[int, npt.NDArray[np.int32]]) -> ForwardB
     return ForwardBatch(ids, tuple(sequences), np.array(step.logit_rows, np.int32))
 
 
-def run_case(backend: str, case: Case, format: str = "f32", **options: Any) -> list[F32Array]:
+def run_case(
+    backend: str, case: Case, format: str = "f32", *, num_pages: int | None = None, seed: int = 5, **options: Any
+) -> list[F32Array]:
     """What the case's value is after every step."""
     graph = Graph()
     value = case.record(graph)
-    pages = pages_of(case)
+    pages = pages_of(case, num_pages, seed)
     executable = compile_on(
         backend,
         graph,
         StoredWeights(case.weights, format),
         **{
-            "num_pages": max(sum(len(ids) for ids in pages.values()), 1),
+            "num_pages": num_pages or max(sum(len(ids) for ids in pages.values()), 1),
             "max_rows": max(step.num_rows for step in case.steps),
             "max_logit_rows": max(1, *(len(step.logit_rows) for step in case.steps)),
             **options,

@@ -1,0 +1,96 @@
+"""Linear: hand-made values, torch, integer arithmetic spelled out, and what each profile may and may not do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from make.op_runs import BACKENDS, CPU_ISAS, run_case
+from ninfer import formats
+from ninfer.formats.base import Planes
+from ninfer.ops.linear import cases, oracle
+from ninfer.ops.profiles import PRODUCT
+from ninfer.ops.quantize_a8 import quantize_a8
+from ninfer.ops.spec import Case, F64Array, Rows, Step
+
+PACKED = ("q8g32", "q4g32", "q4g32m")
+ALL_CASES = list(cases(np.random.default_rng(6)))
+
+
+def stored(case: Case, weight_format: str) -> list[F64Array]:
+    fmt = formats.get(weight_format)
+    return [fmt.unpack(fmt.pack(array)) for array in case.weights.values()]
+
+
+def test_hand_made_values() -> None:
+    x = np.array([[1.0, 2.0], [0.0, -1.0]])
+    weights = [np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]), np.array([[-1.0, 2.0]])]
+    residual = np.array([[100.0, 0, 0, 0], [0, 0, 0, 1000.0]])
+    want = [[101, 3, 6, 3], [0, -1, -3, 998]]
+    np.testing.assert_array_equal(oracle(x, weights, residual, quantized=[False, False]), want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
+def test_torch_agrees_on_exact_products(case: Case, weight_format: str, backend: str) -> None:
+    (got,) = run_case(backend, case, weight_format, numerics="f32")
+    x, *residual = (torch.from_numpy(a).double() for a in case.steps[0].inputs)
+    parts = [torch.nn.functional.linear(x, torch.from_numpy(w)) for w in stored(case, weight_format)]
+    want = torch.cat(parts, dim=1) + sum(residual)
+    assert PRODUCT.excess(got, want.numpy()) <= 1
+
+
+def integer_product(x: np.ndarray, planes: Planes, weight_format: str) -> np.ndarray:
+    """`x W^T` under a8, group by group from codes, as a kernel would: exact integer sums, then scales and minima."""
+    codes, scales = quantize_a8(x, 32)
+    offset = 8 if weight_format == "q4g32" else 0
+    w = planes.codes.astype(np.int64).reshape(planes.shape[0], -1, 32) - offset
+    x_codes = codes.astype(np.int64)
+    y = np.zeros((len(x), planes.shape[0]))
+    for g in range(x_codes.shape[1]):
+        sums = x_codes[:, g] @ w[:, g].T
+        y += scales[:, g, None].astype(np.float64) * planes.scales[:, g].astype(np.float64) * sums
+        if planes.mins is not None:
+            y += np.outer(scales[:, g].astype(np.float64) * x_codes[:, g].sum(axis=1), planes.mins[:, g])
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("weight_format", PACKED)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
+def test_quantised_products_are_integer_products(case: Case, weight_format: str, backend: str) -> None:
+    (got,) = run_case(backend, case, weight_format, numerics="a8")
+    x, *residual = case.steps[0].inputs
+    fmt = formats.get(weight_format)
+    parts = [integer_product(x, fmt.pack(array), weight_format) for array in case.weights.values()]
+    want = np.concatenate(parts, axis=1) + sum(residual)
+    assert PRODUCT.excess(got, want) <= 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("weight_format", formats.NAMES)
+def test_only_packed_weights_meet_quantised_inputs(weight_format: str, backend: str) -> None:
+    case = ALL_CASES[1]
+    exact, a8 = (run_case(backend, case, weight_format, numerics=numerics)[0] for numerics in ("f32", "a8"))
+    if weight_format in PACKED:
+        assert PRODUCT.excess(a8, exact) > 100
+    else:
+        np.testing.assert_array_equal(a8, exact)
+
+
+@pytest.mark.parametrize("isa", CPU_ISAS)
+@pytest.mark.parametrize("numerics", ["f32", "a8"])
+@pytest.mark.parametrize("weight_format", formats.NAMES)
+def test_a_row_does_not_depend_on_the_others(weight_format: str, numerics: str, isa: str) -> None:
+    """The same row alone, and at every place of a step of any size: bit for bit."""
+    for case in ALL_CASES[2:5]:
+        (whole,) = run_case(isa, case, weight_format, numerics=numerics)
+        inputs = case.steps[0].inputs
+        for rows in range(1, len(whole)):
+            last = Step([Rows(0, 0, rows)], [x[-rows:] for x in inputs])
+            (got,) = run_case(isa, replace(case, steps=[last]), weight_format, numerics=numerics)
+            np.testing.assert_array_equal(got, whole[-rows:])

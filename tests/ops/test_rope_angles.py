@@ -1,0 +1,30 @@
+"""Rotary angles: exact positions, frequencies from the definition, no float32 in the angle."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from make.op_runs import BACKENDS, run_case
+from ninfer.ops.rope_angles import cases, oracle
+
+
+def test_hand_made_values() -> None:
+    got = oracle(np.array([0, 3]), 4, 100.0)  # frequencies 1 and 1/10
+    want = [[1, 1, 0, 0], [math.cos(3), math.cos(0.3), math.sin(3), math.sin(0.3)]]
+    np.testing.assert_allclose(got, want, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_element_is_the_nearest_float32(backend: str) -> None:
+    for case in cases(np.random.default_rng(20240607)):
+        (got,) = run_case(backend, case)
+        positions = [r.position + i for r in case.steps[0].rows for i in range(r.count)]
+        rotary_dim, theta = case.record.keywords["rotary_dim"], case.record.keywords["theta"]  # type: ignore[attr-defined]
+        for row, position in zip(got, positions, strict=True):
+            for i in range(rotary_dim // 2):
+                angle = position * math.exp(-2 * i / rotary_dim * math.log(theta))
+                assert row[i] == pytest.approx(math.cos(angle), rel=1e-6, abs=1e-9)
+                assert row[rotary_dim // 2 + i] == pytest.approx(math.sin(angle), rel=1e-6, abs=1e-9)
