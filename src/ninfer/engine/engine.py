@@ -11,7 +11,7 @@ from types import TracebackType
 
 from ninfer.cache import PageAllocator
 from ninfer.engine.batch import BatchBuilder
-from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine.events import Delta, GenerationEvent
 from ninfer.engine.output import TextOutput
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.request import GenerationRequest
@@ -155,7 +155,7 @@ class Engine:
             self._publish(event)
 
     def _publish(self, event: GenerationEvent) -> None:
-        if isinstance(event, Finished | Failed) and self._live.pop(event.request_id, None) is None:
+        if not isinstance(event, Delta) and self._live.pop(event.request_id, None) is None:
             raise InvariantError(f"request {event.request_id} ended twice")
         stream = self._streams.get(event.request_id)
         (self._outbox if stream is None else stream).append(event)

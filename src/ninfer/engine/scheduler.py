@@ -39,6 +39,7 @@ class Scheduler:
         self._prefill_chunk = prefill_chunk
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
+        self._steady: StepPlan | None = None
 
     @property
     def num_waiting(self) -> int:
@@ -53,23 +54,31 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, waiting or running."""
+        self._steady = None
         if sequence in self._running:
             self._running.remove(sequence)
         else:
             self._waiting.remove(sequence)
 
-    def admit(self, now_ns: int) -> None:
+    def admit(self) -> None:
         """Move waiting sequences to running while the first of them fits."""
         while self._waiting and len(self._running) < self._max_concurrency:
             if pages_for(self._waiting[0].state_tokens) > self._allocator.num_claimable:
                 return
             sequence = self._waiting.popleft()
-            sequence.admit(self._allocator, now_ns)
+            sequence.admit(self._allocator)
             self._running.append(sequence)
+            self._steady = None
 
     def plan(self) -> StepPlan:
-        """The next step; it is empty only when nothing runs."""
+        """The next step; it is empty only when nothing runs.
+
+        While the same sequences decode, every step has the same plan.
+        """
+        if self._steady is not None:
+            return self._steady
         scheduled = [ScheduledRows(s, 1, True) for s in self._running if s.num_output]
+        num_decoding = len(scheduled)
         budget = self._prefill_chunk
         for sequence in self._running:
             if not sequence.num_output and budget:
@@ -77,4 +86,7 @@ class Scheduler:
                 count = min(pending, budget)
                 budget -= count
                 scheduled.append(ScheduledRows(sequence, count, count == pending))
-        return StepPlan(tuple(scheduled))
+        plan = StepPlan(tuple(scheduled))
+        if num_decoding == len(self._running):
+            self._steady = plan
+        return plan

@@ -10,7 +10,7 @@ from ninfer.decoding import TokenHistory, fresh_seed
 from ninfer.engine.output import TextOutput
 from ninfer.engine.request import GenerationRequest
 from ninfer.errors import InvariantError
-from ninfer.metrics import FinishReason, Phases, RequestTimeline, Usage
+from ninfer.metrics import FinishReason, Phases, RequestTimeline, Usage, now_ns
 
 
 class Sequence:
@@ -67,12 +67,12 @@ class Sequence:
         """Known tokens that are not computed yet: the rest of the prompt, or the last completion token."""
         return self.length - self.state.committed
 
-    def admit(self, allocator: PageAllocator, now_ns: int) -> None:
+    def admit(self, allocator: PageAllocator) -> None:
         """Claim memory for the whole request."""
         self._state = SequenceState(allocator, self.state_tokens)
         self.tokens = np.empty(self.num_prompt + self.limit, dtype=np.int32)
         self.tokens[: self.num_prompt] = self.request.prompt_ids
-        self.timeline.admitted_ns = now_ns
+        self.timeline.admitted_ns = now_ns()
 
     def append(self, token: int) -> None:
         """Add a completion token."""
@@ -88,8 +88,8 @@ class Sequence:
             self._state.release()
             self._state = None
 
-    def account(self, now_ns: int) -> tuple[Usage, Phases]:
+    def account(self) -> tuple[Usage, Phases]:
         """Final counts and timings; stamps the end. Call once, after `release`."""
-        self.timeline.ended_ns = now_ns
+        self.timeline.ended_ns = now_ns()
         usage = Usage(prompt=self.num_prompt, cached=0, completion=self.num_output, computed=self._computed_prompt)
         return usage, self.timeline.phases()

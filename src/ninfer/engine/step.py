@@ -41,7 +41,7 @@ class StepLoop:
 
         A BackendError of the forward ends the sequences of the step; any other exception leaves the step undone.
         """
-        self._scheduler.admit(now_ns())
+        self._scheduler.admit()
         plan = self._scheduler.plan()
         if not plan.scheduled:
             return []
@@ -91,14 +91,14 @@ class StepLoop:
         """End a sequence: memory freed, timeline closed."""
         self._scheduler.remove(sequence)
         sequence.release()
-        usage, timings = sequence.account(now_ns())
+        usage, timings = sequence.account()
         return Finished(sequence.id, reason, usage, timings, sequence.seed, stop)
 
     def fail(self, sequence: Sequence, error: BackendError) -> Failed:
         """End a sequence by an error."""
         self._scheduler.remove(sequence)
         sequence.release()
-        usage, timings = sequence.account(now_ns())
+        usage, timings = sequence.account()
         return Failed(sequence.id, error, usage, timings)
 
 
