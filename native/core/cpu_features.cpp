@@ -2,6 +2,11 @@
 
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace ninfer {
 
 namespace {
@@ -25,7 +30,18 @@ std::string lacking_avx512_vnni() {
   if (!__builtin_cpu_supports("avx512vnni")) return "the CPU lacks AVX-512 VNNI";
   return "";
 }
+
+std::string lacking_amx() {
+  if (const std::string base = lacking_avx512_vnni(); !base.empty()) return base;
+  if (!__builtin_cpu_supports("amx-tile")) return "the CPU lacks AMX tiles";
+  if (!__builtin_cpu_supports("amx-int8")) return "the CPU lacks AMX INT8";
+  // Linux hands out the tile registers on request, for the whole process (Documentation/arch/x86/xstate.rst).
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return "the operating system refuses AMX tiles";
+  return "";
+}
 #else
+std::string lacking_amx() { return "not an x86-64 CPU"; }
 std::string lacking_avx2() { return "not an x86-64 CPU"; }
 std::string lacking_avx512_vnni() { return "not an x86-64 CPU"; }
 #endif
@@ -37,6 +53,7 @@ const std::vector<Target>& targets() {
       {scalar_kernels(), "scalar", ""},
       {avx2_kernels(), "avx2", lacking_avx2()},
       {avx512_vnni_kernels(), "avx512_vnni", lacking_avx512_vnni()},
+      {amx_kernels(), "amx", lacking_amx()},
   };
   return all;
 }

@@ -11,8 +11,8 @@
 namespace ninfer {
 
 constexpr int kLanes = 16;        // output rows of a weight record; virtual vector width of every target
-constexpr int kGroup = 32;        // weight columns that share a scale; activation columns that share a scale
-constexpr int kMaxTileRows = 12;  // most rows of one activation tile
+constexpr int kGroup = 32;        // weight columns that share a scale
+constexpr int kMaxTileRows = 16;  // most rows of one activation tile
 constexpr int kPageTokens = 64;   // tokens of one KV page
 constexpr int kSegmentTokens = 256;  // KV positions reduced together; segments are aligned to absolute positions
 constexpr int kKVGroup = 64;      // head dims that share a KV scale
@@ -37,17 +37,22 @@ struct Weight {
   const std::uint8_t* data;
 };
 
-// Rows of float32 activations quantised to int8 per group of 32, grouped in tiles of up to kMaxTileRows rows.
-// Record of (tile, group), with R the rows of the tile: codes [R][32] int8, scale [R] f32, scale * sum [R] f32,
-// -8 * sum [R] i32, -128 * sum [R] i32. One record is 48 R bytes.
-constexpr std::size_t kActBytesPerRowGroup = 48;
+// Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of up to
+// kMaxTileRows rows. A tile of R rows holds the row scales, padded to kTileHeaderBytes, then one record per group of 32
+// columns: high digits [R][32] int8, low digits [R][32] int8, sum of codes [R] f32, -8 * sum [R] i32, -128 * sum [R] i32.
+constexpr std::size_t kTileHeaderBytes = 64;
+constexpr std::size_t kActBytesPerRowGroup = 76;
+
+constexpr std::size_t tile_bytes(int rows, int groups) {
+  return align64(kTileHeaderBytes + kActBytesPerRowGroup * static_cast<std::size_t>(rows) * groups);
+}
 
 struct QuantizeArgs {
   const float* x;             // [rows, ldx]
   std::size_t ldx;
   int k;                      // columns; the last group is padded with zeros
   int rows;
-  int tile_rows;              // rows per tile; the last tile may have fewer
+  int tile_rows;              // rows per tile; the last tile may have fewer; tiles are tile_bytes(tile_rows, groups) apart
   std::uint8_t* tiles;
 };
 
@@ -64,7 +69,14 @@ struct ProductArgs {
   std::size_t ldy;
   const float* residual;      // same shape as y, or null
   std::size_t ldr;
+  void* scratch;              // of this thread: product_scratch_bytes(most groups of a weight), 64-byte aligned
 };
+
+// Room for partial sums and fresh tiles, then for one record of weights spread out to bytes.
+constexpr std::size_t kProductScratchHeader = 24576;
+constexpr std::size_t product_scratch_bytes(int groups) {
+  return kProductScratchHeader + std::size_t{512} * static_cast<std::size_t>(groups);
+}
 
 struct RmsNormArgs {
   const float* x;
@@ -166,5 +178,6 @@ std::size_t attention_scratch_bytes();
 const KernelTable* scalar_kernels();
 const KernelTable* avx2_kernels();
 const KernelTable* avx512_vnni_kernels();
+const KernelTable* amx_kernels();
 
 }  // namespace ninfer

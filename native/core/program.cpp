@@ -169,7 +169,8 @@ void Program::plan(int num_pages) {
     if (const auto* l = std::get_if<LinearNode>(&node)) {
       const std::size_t groups = (l->x.width + kGroup - 1) / kGroup;
       const std::size_t rows = slots_[l->x.slot].logit_rows ? max_logit_rows_ : max_rows_;
-      if (a8_) tiles_bytes_ = std::max(tiles_bytes_, align64(rows * groups * kActBytesPerRowGroup));
+      const std::size_t tiles = (rows + kernels_.tile_rows - 1) / kernels_.tile_rows;
+      if (a8_) tiles_bytes_ = std::max(tiles_bytes_, tiles * tile_bytes(kernels_.tile_rows, static_cast<int>(groups)));
     }
     if (const auto* a = std::get_if<AttentionNode>(&node)) {
       const std::size_t segments = static_cast<std::size_t>(num_pages) * kPageTokens / kSegmentTokens + 16;
@@ -177,7 +178,10 @@ void Program::plan(int num_pages) {
                                                       partial_floats(layouts_[a->layer].padded_dim));
     }
   }
-  scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + align64(attention_scratch_bytes()) * threads_;
+  int most_groups = 0;
+  for (const Weight& w : weights_) most_groups = std::max(most_groups, w.groups);
+  thread_bytes_ = align64(std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups)));
+  scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + thread_bytes_ * threads_;
 }
 
 void Program::finish(std::uint8_t* kv, int num_pages) {
@@ -277,7 +281,7 @@ void Program::exec(const LinearNode& n, int, int thread) {
     const int from = std::max(begin - first, 0), to = std::min(end - first, w.records);
     if (from < to) {
       ProductArgs args{&w, from, to, num_rows, kernels_.tile_rows, tiles_, at(n.x), stride(n.x), at(n.out) + column,
-                       stride(n.out), nullptr, 0};
+                       stride(n.out), nullptr, 0, thread_scratch_ + thread_bytes_ * thread};
       if (n.has_residual) {
         args.residual = at(n.residual) + column;
         args.ldr = stride(n.residual);
@@ -402,7 +406,7 @@ void Program::attention_item(const AttentionNode& n, const Item& item, int threa
   kernels_.attention({&layout, kv_ + layer_offset_[n.layer], page_bytes_, s.page_ids, item.kv_head, count, q, visible,
                       n.scale, a8_ && layout.format == KVFormat::int8, split ? item.segment : 0,
                       split ? item.segment + 1 : segments(s), split, out, partials,
-                      thread_scratch_ + align64(attention_scratch_bytes()) * thread});
+                      thread_scratch_ + thread_bytes_ * thread});
 }
 
 void Program::exec(const SiluMulNode& n, int, int thread) {

@@ -25,9 +25,9 @@ struct AttentionScratch {
   alignas(64) float weights[kQueryTile][kPageTokens];       // weights times value scales of one page and group
   alignas(64) float values[kPageTokens][kKVGroup];          // one page and group of values as float
   alignas(64) float q[kQueryTile][kMaxHeadDim];             // scaled queries (float scores)
-  alignas(64) std::int8_t codes[kQueryTile][kMaxHeadDim];   // quantised queries (integer scores)
-  float q_scales[kQueryTile][kMaxHeadDim / kKVGroup];
-  std::int32_t q_bias[kQueryTile][kMaxHeadDim / kKVGroup];
+  alignas(64) std::int8_t digits[2][kQueryTile][kMaxHeadDim];  // high and low digits of queries (integer scores)
+  float q_scales[kQueryTile];
+  std::int32_t q_bias[kQueryTile][kMaxHeadDim / kKVGroup];     // -128 times the sum of a group's codes
   alignas(64) float segment[kQueryTile][kMaxHeadDim + kLanes];  // one segment's o, then m and l
   alignas(64) float merged[kQueryTile][kMaxHeadDim + kLanes];
 };
@@ -46,16 +46,13 @@ void prepare_queries(const AttentionTile& t, AttentionScratch& s) {
     for_lanes(dim, [&](int d, int lanes) { V::store(q + d, V::mul(load_lanes(t.q[i] + d, lanes), scale)); });
     for (int d = (dim + kLanes - 1) / kLanes * kLanes; d < padded; d += kLanes) V::store(q + d, V::zero());
     if (!t.quantize_q) continue;
+    const CodeScale scale_of_q(row_abs_max(q, padded));
+    s.q_scales[i] = scale_of_q.scale;
     for (int g = 0; g < t.layout->groups; ++g) {
-      const float* x = q + g * kKVGroup;
-      const float a = V::abs_max32(x), b = V::abs_max32(x + 32);
-      const float amax = b > a || b != b ? b : a;
-      const bool empty = amax < kSmallestGroupMax;
-      const float inv = empty ? 0.0f : 127.0f / amax;
-      s.q_scales[i][g] = empty ? 0.0f : amax / 127.0f;
       int sum = 0;
-      for (int d = 0; d < kKVGroup; d += 16) sum += V::quantize16(x + d, inv, s.codes[i] + g * kKVGroup + d);
-      s.q_bias[i][g] = -128 * sum;
+      for (int d = g * kKVGroup; d < (g + 1) * kKVGroup; d += 16)
+        sum += V::digits16(q + d, scale_of_q.inverse, s.digits[0][i] + d, s.digits[1][i] + d);
+      s.q_bias[i][g] = static_cast<std::int32_t>(-128u * static_cast<unsigned>(sum));
     }
   }
 }
@@ -73,25 +70,35 @@ void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const 
     const int quads = (left < kKVGroup ? left : kKVGroup) / 4;
     const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(head + layout.k_scales_offset) + g * kPageTokens;
     for (int block = 0; block < kBlocksPerPage; block += kBlocks) {
+      const std::uint8_t* lines = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens + block * 64;
       V::I acc[Q][kBlocks];
       for (int i = 0; i < Q; ++i)
-        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::bias_u8off(&s.q_bias[query0 + i][g]);
-      const std::uint8_t* line = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens + block * 64;
-      const std::int8_t* quad = s.codes[query0] + g * kKVGroup;
-      for (int j = 0; j < quads; ++j, line += 256, quad += 4) {
+        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::zero_i32();
+      const std::int8_t* quad = s.digits[0][query0] + g * kKVGroup;
+      for (int j = 0; j < quads; ++j) {
         V::B k[kBlocks];
         for (int b = 0; b < kBlocks; ++b) {
-          k[b] = V::load_u8off(line + b * 64);
-          __builtin_prefetch(line + b * 64 + to_values, 0, 3);
-          __builtin_prefetch(line + b * 64 + to_next, 0, 3);
+          const std::uint8_t* line = lines + j * 256 + b * 64;
+          k[b] = V::load_u8off(line);
+          __builtin_prefetch(line + to_values, 0, 3);
+          __builtin_prefetch(line + to_next, 0, 3);
         }
         for (int i = 0; i < Q; ++i)
-          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim);
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
+      }
+      for (int i = 0; i < Q; ++i)
+        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::next_digit_u8off(acc[i][b], &s.q_bias[query0 + i][g]);
+      quad = s.digits[1][query0] + g * kKVGroup;
+      for (int j = 0; j < quads; ++j) {
+        V::B k[kBlocks];
+        for (int b = 0; b < kBlocks; ++b) k[b] = V::load_u8off(lines + j * 256 + b * 64);
+        for (int i = 0; i < Q; ++i)
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
       }
       for (int b = 0; b < kBlocks; ++b) {
         const V::F k_scale = V::load_f16(scales + (block + b) * kLanes);
         for (int i = 0; i < Q; ++i) {
-          const V::F dot = V::mul(V::to_float(acc[i][b]), V::set1(s.q_scales[query0 + i][g]));
+          const V::F dot = V::mul(V::to_float(acc[i][b]), V::set1(s.q_scales[query0 + i]));
           float* score = s.scores[query0 + i] + column + (block + b) * kLanes;
           V::store(score, g == 0 ? V::mul(dot, k_scale) : V::fma(dot, k_scale, V::load(score)));
         }

@@ -2,7 +2,7 @@
 //
 // Reduction order, the same for every row count and every target: lane n of the accumulator adds up the groups (packed
 // weights) or columns (float) of output row n in ascending order, one fused multiply-add each. Sums inside a group are
-// exact integers, so only their conversion and the group sums round.
+// exact integers; their conversion, the group sums and the row scale round.
 #pragma once
 
 #include "core/kernels.h"
@@ -11,63 +11,86 @@ namespace {
 
 using namespace ninfer;
 
-// Groups whose largest magnitude is below this quantise to zero: their scale would be subnormal.
-constexpr float kSmallestGroupMax = 0x1p-100f;
+// Rows whose largest magnitude is below this become zero: their scale would be near the subnormals.
+constexpr float kSmallestRowMax = 0x1p-100f;
+constexpr float kLargestCode = 127.0f * 256.0f;
 
-void quantize_group(const float* x, int n, int row, int tile_rows, std::uint8_t* record) {
-  alignas(64) float padded[kGroup];
-  if (n < kGroup) {
-    for (int i = 0; i < kGroup; ++i) padded[i] = i < n ? x[i] : 0.0f;
-    x = padded;
+// Largest |x| by the order of the bit patterns, so that NaN and infinity win.
+inline float row_abs_max(const float* x, int n) {
+  float best = 0.0f;
+  for (int i = 0; i < n; i += 32) {
+    alignas(64) float tail[32];
+    const float* p = x + i;
+    if (n - i < 32) {
+      for (int j = 0; j < 32; ++j) tail[j] = i + j < n ? x[i + j] : 0.0f;
+      p = tail;
+    }
+    const float m = V::abs_max32(p);
+    if (m > best || m != m) best = m;
+    if (m != m) break;
   }
-  const float amax = V::abs_max32(x);
-  // NaN and infinity fail the comparison and end up in the scale, so that they are never lost.
-  const bool empty = amax < kSmallestGroupMax;
-  const float scale = empty ? 0.0f : amax / 127.0f;
-  const float inv = empty ? 0.0f : 127.0f / amax;
-  std::int8_t* codes = reinterpret_cast<std::int8_t*>(record) + kGroup * row;
-  const int sum = V::quantize16(x, inv, codes) + V::quantize16(x + 16, inv, codes + 16);
-  float* scales = reinterpret_cast<float*>(record + 32 * tile_rows);
-  scales[row] = scale;
-  scales[tile_rows + row] = scale * static_cast<float>(sum);
-  std::int32_t* biases = reinterpret_cast<std::int32_t*>(record + 40 * tile_rows);
-  biases[row] = -8 * sum;
-  biases[tile_rows + row] = -128 * sum;
+  return best;
 }
+
+struct CodeScale {
+  float scale, inverse;
+  // NaN and infinity fail the comparison and end up in the scale, so that they are never lost.
+  explicit CodeScale(float amax)
+      : scale(amax < kSmallestRowMax ? 0.0f : amax / kLargestCode),
+        inverse(amax < kSmallestRowMax ? 0.0f : kLargestCode / amax) {}
+};
 
 void quantize(const QuantizeArgs& a, long begin, long end) {
   const int groups = (a.k + kGroup - 1) / kGroup;
-  long row = begin / groups;
-  int group = static_cast<int>(begin % groups);
+  CodeScale scale(0.0f);
   for (long i = begin; i < end; ++i) {
-    const int tile = static_cast<int>(row) / a.tile_rows;
+    const int row = static_cast<int>(i / groups), group = static_cast<int>(i % groups);
+    const float* x = a.x + row * a.ldx;
+    if (i == begin || group == 0) scale = CodeScale(row_abs_max(x, a.k));
+    const int tile = row / a.tile_rows, in_tile = row % a.tile_rows;
     const int left = a.rows - tile * a.tile_rows;
     const int tile_rows = left < a.tile_rows ? left : a.tile_rows;
-    std::uint8_t* tile_base = a.tiles + kActBytesPerRowGroup * groups * a.tile_rows * tile;
-    const int n = a.k - group * kGroup;
-    quantize_group(a.x + row * a.ldx + group * kGroup, n < kGroup ? n : kGroup, static_cast<int>(row) % a.tile_rows,
-                   tile_rows, tile_base + kActBytesPerRowGroup * tile_rows * group);
-    if (++group == groups) {
-      group = 0;
-      ++row;
+    std::uint8_t* base = a.tiles + tile_bytes(a.tile_rows, groups) * tile;
+    if (group == 0) reinterpret_cast<float*>(base)[in_tile] = scale.scale;
+    std::uint8_t* record = base + kTileHeaderBytes + kActBytesPerRowGroup * tile_rows * group;
+    std::int8_t* high = reinterpret_cast<std::int8_t*>(record) + kGroup * in_tile;
+    std::int8_t* low = high + kGroup * tile_rows;
+    alignas(64) float tail[kGroup];
+    const int first = group * kGroup;
+    const float* p = x + first;
+    if (a.k - first < kGroup) {
+      for (int j = 0; j < kGroup; ++j) tail[j] = first + j < a.k ? x[first + j] : 0.0f;
+      p = tail;
     }
+    const int sum = V::digits16(p, scale.inverse, high, low) + V::digits16(p + 16, scale.inverse, high + 16, low + 16);
+    reinterpret_cast<float*>(record + 64 * tile_rows)[in_tile] = static_cast<float>(sum);
+    reinterpret_cast<std::int32_t*>(record + 68 * tile_rows)[in_tile] = static_cast<std::int32_t>(-8u * static_cast<unsigned>(sum));
+    reinterpret_cast<std::int32_t*>(record + 72 * tile_rows)[in_tile] = static_cast<std::int32_t>(-128u * static_cast<unsigned>(sum));
   }
 }
 
-// Exact integer dot products of one weight group with R activation rows, as 16 lanes of int32 per row.
+// Exact integer dot products of one weight group with R activation rows: 16 lanes of int32 per row. Rows run in the inner
+// loop, so that R independent sums hide the latency of the dot instructions.
 struct DotQ8 {
   static constexpr int kCodeBytes = 512;
   static constexpr bool kHasMin = false;
   template <int R>
   static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
                                                         V::I (&acc)[R]) {
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 44 * R);
-    for (int r = 0; r < R; ++r) acc[r] = V::bias_u8off(bias + r);
+    const std::int8_t* digits = reinterpret_cast<const std::int8_t*>(act);
+    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 72 * R);
+    for (int r = 0; r < R; ++r) acc[r] = V::zero_i32();
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       const V::B w = V::load_u8off(codes + 64 * j);
-      for (int r = 0; r < R; ++r)
-        acc[r] = V::dot_u8off(acc[r], w, reinterpret_cast<const std::int8_t*>(act) + kGroup * r + 4 * j);
+      for (int r = 0; r < R; ++r) acc[r] = V::dot_u8off(acc[r], w, digits + kGroup * r + 4 * j);
+    }
+    for (int r = 0; r < R; ++r) acc[r] = V::next_digit_u8off(acc[r], bias + r);
+    digits += kGroup * R;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const V::B w = V::load_u8off(codes + 64 * j);
+      for (int r = 0; r < R; ++r) acc[r] = V::dot_u8off(acc[r], w, digits + kGroup * r + 4 * j);
     }
   }
 };
@@ -79,21 +102,14 @@ struct DotQ4 {
   template <int R>
   static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
                                                         V::I (&acc)[R]) {
-    const std::int8_t* a = reinterpret_cast<const std::int8_t*>(act);
-    V::A4 sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = V::zero_u4();
+    const std::int8_t* digits = reinterpret_cast<const std::int8_t*>(act);
+    V::B w[8];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      V::B lo, hi;
-      V::load_u4(codes + 64 * j, lo, hi);
-      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], lo, a + kGroup * r + 4 * j);
-      for (int r = 0; r < R; ++r) sum[r] = V::dot_u4(sum[r], hi, a + kGroup * r + 16 + 4 * j);
-    }
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 40 * R);
-    for (int r = 0; r < R; ++r) {
-      acc[r] = V::finish_u4(sum[r]);
-      if (!HasMin) acc[r] = V::add_i32(acc[r], bias + r);
-    }
+    for (int j = 0; j < 4; ++j) V::load_u4(codes + 64 * j, w[j], w[j + 4]);
+    V::template dot_u4_digits<R>(w, digits, digits + kGroup * R, kGroup, acc);
+    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 68 * R);
+    if (!HasMin)
+      for (int r = 0; r < R; ++r) acc[r] = V::add_i32(acc[r], bias + r);
   }
 };
 
@@ -109,7 +125,7 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
 
 // Asking for weights this far ahead keeps more reads under way than the hardware prefetcher does: one row ran at 50 GB/s
 // instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
-constexpr std::size_t kPrefetchBytes = 12288;
+constexpr std::size_t kPrefetchBytes = 24576;
 
 template <int Bytes>
 inline void prefetch_lines(const std::uint8_t* p) {
@@ -118,31 +134,32 @@ inline void prefetch_lines(const std::uint8_t* p) {
 }
 
 template <class Dot, int R>
-void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* act, int row0, int column) {
+void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* tile, int row0, int column) {
   const Weight& w = *a.weight;
   const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(record);
   const std::uint16_t* mins = reinterpret_cast<const std::uint16_t*>(record + w.mins_offset);
   const std::uint8_t* codes = record + w.codes_offset;
+  const std::uint8_t* act = tile + kTileHeaderBytes;
   V::F acc[R];
   for (int r = 0; r < R; ++r) acc[r] = V::zero();
   for (int g = 0; g < w.groups; ++g) {
     prefetch_lines<Dot::kCodeBytes>(codes + kPrefetchBytes);
     V::I dot[R];
     Dot::template dot<R>(codes, act, dot);
-    const float* act_scale = reinterpret_cast<const float*>(act + 32 * R);
     const V::F scale = V::load_f16(scales);
-    for (int r = 0; r < R; ++r)
-      acc[r] = V::fma(V::to_float(dot[r]), V::mul(scale, V::set1(act_scale[r])), acc[r]);
+    const float* sums = reinterpret_cast<const float*>(act + 64 * R);
+    for (int r = 0; r < R; ++r) acc[r] = V::fma(V::to_float(dot[r]), scale, acc[r]);
     if (Dot::kHasMin) {
       const V::F min = V::load_f16(mins);
-      for (int r = 0; r < R; ++r) acc[r] = V::fma(min, V::set1(act_scale[R + r]), acc[r]);
+      for (int r = 0; r < R; ++r) acc[r] = V::fma(min, V::set1(sums[r]), acc[r]);
     }
     codes += Dot::kCodeBytes;
     scales += kLanes;
     mins += kLanes;
     act += kActBytesPerRowGroup * R;
   }
-  for (int r = 0; r < R; ++r) store_lanes(a, row0 + r, column, acc[r]);
+  const float* row_scales = reinterpret_cast<const float*>(tile);
+  for (int r = 0; r < R; ++r) store_lanes(a, row0 + r, column, V::mul(acc[r], V::set1(row_scales[r])));
 }
 
 // Column sources of float products: 16 lanes of consecutive columns k, in ascending order.
@@ -243,8 +260,8 @@ void packed_product(const ProductArgs& a) {
     const std::uint8_t* record = w.data + w.record_bytes * rec;
     for (int row = 0; row < a.rows; row += a.tile_rows) {
       const int rows = a.rows - row < a.tile_rows ? a.rows - row : a.tile_rows;
-      const std::uint8_t* act = a.tiles + kActBytesPerRowGroup * w.groups * row;
-      with_rows<V::kTileRows>(rows, [&]<int R>() { packed_tile<Dot, R>(a, record, act, row, rec * kLanes); });
+      const std::uint8_t* tile = a.tiles + tile_bytes(a.tile_rows, w.groups) * (row / a.tile_rows);
+      with_rows<V::kTileRows>(rows, [&]<int R>() { packed_tile<Dot, R>(a, record, tile, row, rec * kLanes); });
     }
   }
 }

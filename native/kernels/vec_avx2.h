@@ -11,7 +11,6 @@ struct V {
   struct F { __m256 a, b; };
   struct I { __m256i a, b; };
   struct B { __m256i a, b; };
-  struct A4 { __m256i a, b; };  // 16-bit partial sums: 8 products of at most 2 * 15 * 127 = 3810 fit
 
   static constexpr int kTileRows = 4;
   static constexpr int kFloatTileRows = 4;
@@ -98,6 +97,31 @@ struct V {
     return _mm_cvtsi128_si32(sum);
   }
 
+  static __m256i digits8(__m256i code, __m256i& low) {
+    low = _mm256_srai_epi32(_mm256_slli_epi32(code, 24), 24);
+    return _mm256_srai_epi32(_mm256_add_epi32(code, _mm256_set1_epi32(128)), 8);
+  }
+  static void store_bytes(std::int8_t* p, __m256i a, __m256i b) {
+    const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+  }
+  static int digits16(const float* x, float inv, std::int8_t* high, std::int8_t* low) {
+    const __m256 s = _mm256_set1_ps(inv);
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), s));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), s));
+    __m256i low_a, low_b;
+    const __m256i high_a = digits8(a, low_a), high_b = digits8(b, low_b);
+    store_bytes(high, high_a, high_b);
+    store_bytes(low, low_a, low_b);
+    const __m256i sum8 = _mm256_add_epi32(a, b);
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+    return _mm_cvtsi128_si32(sum);
+  }
+
+  static I zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static F to_float(I v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
   static I add_i32(I v, const std::int32_t* broadcast) {
     const __m256i s = _mm256_set1_epi32(*broadcast);
@@ -122,10 +146,14 @@ struct V {
     return {_mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), flip),
             _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32)), flip)};
   }
-  static I bias_u8off(const std::int32_t*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-  // |w| as unsigned times a with w's sign: pair sums stay within 2 * 128 * 127 < 2^15.
+  // Codes are signed here, so there is no offset to take out.
+  static I next_digit_u8off(I acc, const std::int32_t*) {
+    return {_mm256_slli_epi32(acc.a, 8), _mm256_slli_epi32(acc.b, 8)};
+  }
+  // |a| as unsigned times w with a's sign: digits reach -128, weight and key codes do not, so pair sums stay within
+  // 2 * 128 * 127 < 2^15.
   static __m256i dot8(__m256i acc, __m256i w, __m256i a) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(w, a));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
   static __m256i broadcast_quad(const std::int8_t* quad) {
@@ -150,15 +178,24 @@ struct V {
     lo = {_mm256_and_si256(a, m), _mm256_and_si256(b, m)};
     hi = {_mm256_and_si256(_mm256_srli_epi16(a, 4), m), _mm256_and_si256(_mm256_srli_epi16(b, 4), m)};
   }
-  static A4 zero_u4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-  static A4 dot_u4(A4 acc, B w, const std::int8_t* quad) {
-    const __m256i a = broadcast_quad(quad);
-    return {_mm256_add_epi16(acc.a, _mm256_maddubs_epi16(w.a, a)),
-            _mm256_add_epi16(acc.b, _mm256_maddubs_epi16(w.b, a))};
-  }
-  static I finish_u4(A4 acc) {
+  // Eight pair sums of at most 2 * 15 * 128 = 3840 fit in 16 bits.
+  static I dot_u4(const B (&w)[8], const std::int8_t* digits) {
+    __m256i a = _mm256_setzero_si256(), b = a;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const __m256i d = broadcast_quad(digits + 4 * j);
+      a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[j].a, d));
+      b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[j].b, d));
+    }
     const __m256i one = _mm256_set1_epi16(1);
-    return {_mm256_madd_epi16(acc.a, one), _mm256_madd_epi16(acc.b, one)};
+    return {_mm256_madd_epi16(a, one), _mm256_madd_epi16(b, one)};
+  }
+  template <int R>
+  static void dot_u4_digits(const B (&w)[8], const std::int8_t* high, const std::int8_t* low, int stride, I (&acc)[R]) {
+    for (int r = 0; r < R; ++r) {
+      const I h = dot_u4(w, high + stride * r), l = dot_u4(w, low + stride * r);
+      acc[r] = {_mm256_add_epi32(_mm256_slli_epi32(h.a, 8), l.a), _mm256_add_epi32(_mm256_slli_epi32(h.b, 8), l.b)};
+    }
   }
   static F u4_to_float(B w, int b) { return {s8_byte(w.a, b), s8_byte(w.b, b)}; }
 };

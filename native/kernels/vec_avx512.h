@@ -11,7 +11,6 @@ struct V {
   using F = __m512;   // 16 floats
   using I = __m512i;  // 16 int32
   using B = __m512i;  // 16 lanes x 4 bytes
-  using A4 = __m512i; // accumulator of 4-bit products
 
   static constexpr int kTileRows = 12;
   static constexpr int kFloatTileRows = 12;
@@ -68,6 +67,16 @@ struct V {
     return _mm512_reduce_add_epi32(i);
   }
 
+  // Codes RNE(x * inv) of 16 floats as digits 256 * high + low; returns the sum of the codes.
+  static int digits16(const float* x, float inv, std::int8_t* high, std::int8_t* low) {
+    const I code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
+    const I h = _mm512_srai_epi32(_mm512_add_epi32(code, _mm512_set1_epi32(128)), 8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(h));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(code));
+    return _mm512_reduce_add_epi32(code);
+  }
+
+  static I zero_i32() { return _mm512_setzero_si512(); }
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
   static I add_i32(I a, const std::int32_t* broadcast) { return _mm512_add_epi32(a, _mm512_set1_epi32(*broadcast)); }
   static F load_f16(const std::uint16_t* p) {
@@ -83,7 +92,10 @@ struct V {
 
   // 16 lanes x 4 bytes stored as code + 128.
   static B load_u8off(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
-  static I bias_u8off(const std::int32_t* minus_128_sum) { return _mm512_set1_epi32(*minus_128_sum); }
+  // Between the digits: what is summed so far counts 256-fold; the bias takes the offset of the codes out.
+  static I next_digit_u8off(I acc, const std::int32_t* minus_128_sum) {
+    return _mm512_add_epi32(_mm512_slli_epi32(acc, 8), _mm512_set1_epi32(*minus_128_sum));
+  }
   static I dot_u8off(I acc, B w, const std::int8_t* quad) {
     std::int32_t q;
     __builtin_memcpy(&q, quad, 4);
@@ -100,9 +112,36 @@ struct V {
     lo = _mm512_and_si512(v, m);
     hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), m);
   }
-  static A4 zero_u4() { return _mm512_setzero_si512(); }
-  static A4 dot_u4(A4 acc, B w, const std::int8_t* quad) { return dot_u8off(acc, w, quad); }
-  static I finish_u4(A4 acc) { return acc; }
+  // Sums of 8 quads of nibbles times the codes 256 * high + low of R rows, `stride` bytes apart.
+  template <int R>
+  static inline __attribute__((always_inline)) void dot_u4_digits(const B (&w)[8], const std::int8_t* high,
+                                                                  const std::int8_t* low, int stride, I (&acc)[R]) {
+    // A dot instruction takes 5 cycles and two start per cycle: few rows need more than one running sum each.
+    constexpr int kSums = R <= 2 ? 4 : R <= 5 ? 2 : 1;
+    I sum[kSums][R];
+    for (int i = 0; i < kSums; ++i)
+      for (int r = 0; r < R; ++r) sum[i][r] = zero_i32();
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j)
+      for (int r = 0; r < R; ++r) {
+        I& high_sum = sum[kSums == 4 ? j % 2 : 0][r];
+        high_sum = dot_u8off(high_sum, w[j], high + stride * r + 4 * j);
+        if (kSums > 1) {
+          I& low_sum = sum[kSums == 4 ? 2 + j % 2 : kSums - 1][r];
+          low_sum = dot_u8off(low_sum, w[j], low + stride * r + 4 * j);
+        }
+      }
+    for (int r = 0; r < R; ++r) {
+      const I h = kSums == 4 ? _mm512_add_epi32(sum[0][r], sum[kSums > 1 ? 1 : 0][r]) : sum[0][r];
+      acc[r] = _mm512_slli_epi32(h, 8);
+      if (kSums == 4) acc[r] = _mm512_add_epi32(acc[r], sum[kSums / 2][r]);
+      if (kSums > 1) acc[r] = _mm512_add_epi32(acc[r], sum[kSums - 1][r]);
+    }
+    if (kSums > 1) return;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j)
+      for (int r = 0; r < R; ++r) acc[r] = dot_u8off(acc[r], w[j], low + stride * r + 4 * j);
+  }
   static F u4_to_float(B w, int b) {
     return _mm512_cvtepi32_ps(
         _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm512_set1_epi32(255)));

@@ -11,7 +11,6 @@ struct V {
   struct F { float v[16]; };
   struct I { std::int32_t v[16]; };
   struct B { std::int8_t v[16][4]; };
-  using A4 = I;
 
   static constexpr int kTileRows = 4;
   static constexpr int kFloatTileRows = 4;
@@ -90,6 +89,22 @@ struct V {
     return static_cast<int>(sum);
   }
 
+  static int digits16(const float* x, float inv, std::int8_t* high, std::int8_t* low) {
+    std::uint32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+      const std::uint32_t code = static_cast<std::uint32_t>(to_int(x[i] * inv));
+      high[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(code + 128u) >> 8);
+      low[i] = static_cast<std::int8_t>(code);
+      sum += code;
+    }
+    return static_cast<int>(sum);
+  }
+
+  static I zero_i32() {
+    I r;
+    for (int i = 0; i < 16; ++i) r.v[i] = 0;
+    return r;
+  }
   static F to_float(I v) { return map([&](int i) { return static_cast<float>(v.v[i]); }); }
   static I add_i32(I v, const std::int32_t* broadcast) {
     for (int i = 0; i < 16; ++i) v.v[i] += *broadcast;
@@ -113,7 +128,10 @@ struct V {
     for (int i = 0; i < 64; ++i) r.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] ^ 0x80);
     return r;
   }
-  static I bias_u8off(const std::int32_t*) { return zero_u4(); }
+  static I next_digit_u8off(I acc, const std::int32_t*) {
+    for (int i = 0; i < 16; ++i) acc.v[i] *= 256;
+    return acc;
+  }
   static I dot_u8off(I acc, B w, const std::int8_t* quad) {
     for (int i = 0; i < 16; ++i)
       for (int b = 0; b < 4; ++b) acc.v[i] += w.v[i][b] * quad[b];
@@ -127,13 +145,16 @@ struct V {
       hi.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] >> 4);
     }
   }
-  static A4 zero_u4() {
-    I r;
-    for (int i = 0; i < 16; ++i) r.v[i] = 0;
-    return r;
+  template <int R>
+  static void dot_u4_digits(const B (&w)[8], const std::int8_t* high, const std::int8_t* low, int stride, I (&acc)[R]) {
+    for (int r = 0; r < R; ++r) {
+      I sum = zero_i32();
+      for (int j = 0; j < 8; ++j) sum = dot_u8off(sum, w[j], high + stride * r + 4 * j);
+      sum = next_digit_u8off(sum, nullptr);
+      for (int j = 0; j < 8; ++j) sum = dot_u8off(sum, w[j], low + stride * r + 4 * j);
+      acc[r] = sum;
+    }
   }
-  static A4 dot_u4(A4 acc, B w, const std::int8_t* quad) { return dot_u8off(acc, w, quad); }
-  static I finish_u4(A4 acc) { return acc; }
   static F u4_to_float(B w, int b) { return u8off_to_float(w, b); }
 };
 

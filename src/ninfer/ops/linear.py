@@ -4,10 +4,10 @@
 lets a backend prepare that input once.
 
 Numerics. With the `f32` profile, and for f32 and bf16 weights under either profile, products are those of the float32
-input and the exact stored weight. Under `a8` a packed weight (q8g32, q4g32, q4g32m) meets an input that was quantised
-row by row in groups of 32 columns (`quantize_a8`): the codes' products are exact integers inside a group; groups are
-combined in float32 as `scale_x * (scale_w * sum(qx qw) + min_w * sum(qx))`, in ascending order. A row's result depends
-on that row alone. The residual is added last, in float32.
+input and the exact stored weight. Under `a8` a packed weight (q8g32, q4g32, q4g32m) meets an input row in 16-bit fixed
+point (`two_digits`): the codes' products are exact integers inside a weight group of 32 columns; groups are combined in
+float32 in ascending order as `scale_w * sum(qx qw) + min_w * sum(qx)`, and the row's scale is applied last. A row's
+result depends on that row alone. The residual is added after that, in float32.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from ninfer.errors import InvariantError
 from ninfer.ops.graph import Graph, Value
 from ninfer.ops.profiles import PRODUCT
-from ninfer.ops.quantize_a8 import LINEAR_GROUP, as_seen_by_a8
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
+from ninfer.ops.two_digits import as_seen_by_a8
 
 
 def linear(g: Graph, x: Value, weights: Sequence[tuple[str, int]], residual: Value | None = None) -> Value:
@@ -38,7 +38,7 @@ def oracle(
     x: F64Array, weights: Sequence[F64Array], residual: F64Array | None, *, quantized: Sequence[bool]
 ) -> F64Array:
     """`[rows, sum of N]`; `weights` are exact values `[N, K]`, `quantized` says which of them meet quantised inputs."""
-    parts = [(as_seen_by_a8(x, LINEAR_GROUP) if a8 else x) @ w.T for w, a8 in zip(weights, quantized, strict=True)]
+    parts = [(as_seen_by_a8(x) if a8 else x) @ w.T for w, a8 in zip(weights, quantized, strict=True)]
     y = np.concatenate(parts, axis=-1)
     return y if residual is None else y + residual
 

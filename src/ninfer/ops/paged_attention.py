@@ -9,8 +9,8 @@ K and V are what the pages hold, in the KV format of the run; `kv_append` of the
 step before. Rows of other sequences are never seen. A row's result depends on that row and its history alone, and sums
 over positions have one order that is aligned to absolute positions, however the history came about.
 
-Numerics. Softmax and the weights p are float. With int8 KV under the `a8` profile, `scale * q` (a float32 product) is
-quantised per head in groups of 64 dims (`quantize_a8`) and the products with the key codes are exact integers inside a
+Numerics. Softmax and the weights p are float. With int8 KV under the `a8` profile, `scale * q` (a float32 product) of
+each head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact integers inside a
 group. With bf16 KV, and under `f32`, q stays float32. Weights below e^-64 of the largest may be taken as zero.
 """
 
@@ -25,8 +25,8 @@ from ninfer.errors import InvariantError
 from ninfer.ops.graph import Graph, KVShape, Value
 from ninfer.ops.kv_append import kv_append
 from ninfer.ops.profiles import ATTENTION
-from ninfer.ops.quantize_a8 import QUERY_GROUP, as_seen_by_a8
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
+from ninfer.ops.two_digits import as_seen_by_a8
 
 
 def paged_attention(
@@ -61,7 +61,7 @@ def oracle(q: F64Array, keys: F64Array, values: F64Array, position: int, scale: 
     per_kv_head = num_heads // keys.shape[1]
     scaled = (q.astype(np.float32) * np.float32(scale)).astype(np.float64)
     if quantized:
-        scaled = as_seen_by_a8(scaled, QUERY_GROUP)
+        scaled = as_seen_by_a8(scaled)
     y = np.empty_like(q)
     for row in range(count):
         for head in range(num_heads):
