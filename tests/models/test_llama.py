@@ -64,11 +64,11 @@ def test_logits_are_those_of_transformers(
         got = logits_of(model, prompt(config), [40, 1, 1, 33])
         model.close()
     want = expected(config_name, weight_format, kv_format)
-    # A value near a rounding border of the cache may fall to either side; one step of one element then moves logits a
-    # little, so the bound is loose for the worst logit and tight for most of them.
+    # A value near a rounding border of the cache may fall to either side; one step of one element then moves the logits
+    # of all later tokens a little (4e-4 was seen), so only the first token, which sees itself alone, has a tight bound.
     error = relative_error(got, want)
     assert error.max() < 1e-2
-    assert np.median(error) < 1e-5
+    assert np.median(error) < 1e-3
     assert error[0].max() < 2e-6
 
 
@@ -88,7 +88,7 @@ def test_quantised_activations_are_those_of_the_reference(
             model.close()
     noise = relative_error(logits[isa], expected(config_name, weight_format, "int8"))
     error = relative_error(logits[isa], logits["reference"])
-    assert error[0].max() < 1e-5
+    assert error[0].max() < 5e-5  # a code of an activation may fall to either side of a rounding border, too
     assert np.median(error) < 0.2 * np.median(noise)
     assert np.median(noise) > 1e-4  # otherwise nothing was quantised
 

@@ -6,14 +6,13 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
-def allocate(bytes: int, huge: bool) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C")]:
+
+def allocate(bytes: int, huge: bool) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
     """
     Zeroed anonymous memory as a uint8 array; `huge` asks for transparent huge pages. Raises MemoryError.
     """
 
-def read_into(
-    fd: int, offset: int, to: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
-) -> None:
+def read_into(fd: int, offset: int, to: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Fill a uint8 array from a file at an offset; raises RuntimeError when the file ends early.
     """
@@ -33,64 +32,50 @@ class Program:
     """
 
     def __init__(self, threads: int, isa: str, a8: bool, max_rows: int, max_logit_rows: int) -> None: ...
-    def add_weight(
-        self,
-        data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        format: int,
-        n: int,
-        k: int,
-    ) -> int: ...
-    def add_vector(
-        self, data: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)]
-    ) -> int: ...
+
+    def add_weight(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], format: int, n: int, k: int) -> int: ...
+
+    def add_vector(self, data: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
+
     def add_slot(self, width: int, logit_rows: bool) -> int: ...
+
     def set_kv(self, format: int, heads_and_dims: Sequence[tuple[int, int]]) -> int: ...
+
     def embedding(self, arg0: int, arg1: tuple[int, int, int], /) -> None: ...
+
     def rms_norm(self, arg0: tuple[int, int, int], arg1: int, arg2: float, arg3: tuple[int, int, int], /) -> None: ...
-    def linear(
-        self,
-        x: tuple[int, int, int],
-        weights: Sequence[int],
-        out: tuple[int, int, int],
-        residual: tuple[int, int, int] | None,
-    ) -> None: ...
+
+    def linear(self, x: tuple[int, int, int], weights: Sequence[int], out: tuple[int, int, int], residual: tuple[int, int, int] | None) -> None: ...
+
     def rope_angles(self, arg0: Sequence[float], arg1: tuple[int, int, int], /) -> None: ...
-    def rope(
-        self,
-        arg0: tuple[int, int, int],
-        arg1: tuple[int, int, int],
-        arg2: int,
-        arg3: int,
-        arg4: tuple[int, int, int],
-        /,
-    ) -> None: ...
+
+    def rope(self, arg0: tuple[int, int, int], arg1: tuple[int, int, int], arg2: int, arg3: int, arg4: tuple[int, int, int], /) -> None: ...
+
     def kv_append(self, arg0: int, arg1: tuple[int, int, int], arg2: tuple[int, int, int], /) -> None: ...
-    def paged_attention(
-        self, arg0: int, arg1: tuple[int, int, int], arg2: int, arg3: float, arg4: tuple[int, int, int], /
-    ) -> None: ...
+
+    def paged_attention(self, arg0: int, arg1: tuple[int, int, int], arg2: int, arg3: float, arg4: tuple[int, int, int], /) -> None: ...
+
     def silu_mul(self, arg0: tuple[int, int, int], arg1: tuple[int, int, int], /) -> None: ...
+
     def select_rows(self, arg0: tuple[int, int, int], arg1: tuple[int, int, int], /) -> None: ...
+
     def plan(self, num_pages: int) -> None: ...
-    def finish(
-        self,
-        kv: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
-        page_bytes: int,
-        num_pages: int,
-    ) -> None: ...
-    def run(
-        self,
-        token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        sequences: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-        pages: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    ) -> None: ...
+
+    def finish(self, kv: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], page_bytes: int, num_pages: int) -> None: ...
+
+    def run(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], pages: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
     def slot_array(self, slot: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
+
     @property
     def isa(self) -> str: ...
+
     @property
     def workspace_bytes(self) -> int: ...
+
     @property
     def scratch_bytes(self) -> int: ...
+
     def set_profiling(self, on: bool) -> None:
         """
         Start (from zero) or stop adding up the nanoseconds of every node on thread 0, barriers included.
