@@ -11,10 +11,17 @@ import click
 @click.command("peers")
 @click.argument("gguf", type=click.Path(exists=True, dir_okay=False))
 @click.option(
-    "--peer", "engines", type=click.Choice(["llama.cpp", "ik_llama.cpp"]), multiple=True, help="[default: both]"
+    "--peer",
+    "engines",
+    type=click.Choice(["llama.cpp", "ik_llama.cpp"]),
+    multiple=True,
+    help="Engine to compare with, repeatable. [default: both]",
 )
 @click.option(
-    "--peer-python", multiple=True, help="ENGINE=PATH or PATH: the interpreter that has it. [default: this one]"
+    "--peer-python",
+    multiple=True,
+    metavar="PATH",
+    help="The interpreter that has it, ENGINE=PATH or PATH for all, repeatable. [default: this one]",
 )
 @click.option("--work", "pattern", help="Only work whose name contains this, for example 'decode'.")
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of every engine.")

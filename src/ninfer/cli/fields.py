@@ -72,13 +72,14 @@ def field_help(cls: type) -> dict[str, str]:
             current = []
     help_of = {name: " ".join(" ".join(lines).split()) for name, lines in described.items()}
     help_of.update({f.name: f.metadata["help"] for f in dataclasses.fields(cls) if "help" in f.metadata})
-    return {field.name: help_of[field.name] for field in dataclasses.fields(cls) if field.name in help_of}
+    found = ((field.name, help_of[field.name]) for field in dataclasses.fields(cls) if field.name in help_of)
+    return {name: text[:1].upper() + text[1:] for name, text in found}
 
 
 def field_options(
-    cls: type, *, defaults: bool = True, without: Collection[str] = ()
+    cls: type, *, defaults: bool = True, only: Collection[str] | None = None, without: Collection[str] = ()
 ) -> Callable[[Decorated], Decorated]:
-    """Adds an option for every described field of `cls` but those named in `without`.
+    """Adds an option for every described field of `cls`, or for those in `only`, but never for those in `without`.
 
     With `defaults=False` an option that is not given is None.
     """
@@ -87,7 +88,7 @@ def field_options(
 
     def decorate(function: Decorated) -> Decorated:
         for field in reversed(dataclasses.fields(cls)):
-            if field.name not in help_of or field.name in without:
+            if field.name not in help_of or field.name in without or (only is not None and field.name not in only):
                 continue
             kind = click_type(hints[field.name])
             default = field.default if defaults and field.default is not dataclasses.MISSING else None

@@ -11,13 +11,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 
 import click
 
 import ninfer
 from ninfer.cli.exit_codes import ExitCode, exit_code_of
-from ninfer.cli.output import complain
+from ninfer.cli.lazy import LazyGroup
+from ninfer.cli.output import ReaderGoneError, complain
 from ninfer.errors import InvariantError, NInferError
 
 COMMANDS: dict[str, str] = {
@@ -30,23 +30,14 @@ COMMANDS: dict[str, str] = {
     "plan": "ninfer.cli.plan",
     "bench": "ninfer.cli.bench",
 }
-"""Subcommand -> the module whose `command` implements it, in the order of the help page."""
 
 
-class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(COMMANDS[cmd_name]).command
-        return command
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.group(
+    cls=LazyGroup,
+    modules=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+)
 @click.version_option(ninfer.__version__, prog_name="ninfer")
 def cli() -> None:
     """Exact, measured inference of language models on small machines.
@@ -72,11 +63,10 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; never raises, never shows a traceback unless NINFER_DEBUG=1."""
     try:
         result = cli.main(args=list(arguments), prog_name="ninfer", standalone_mode=False)
-        sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         print("ninfer: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
+    except ReaderGoneError:
         # The interpreter flushes stdout once more on its way out; let that go nowhere instead of complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE

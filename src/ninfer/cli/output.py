@@ -7,6 +7,10 @@ import sys
 from typing import Any
 
 
+class ReaderGoneError(Exception):
+    """Whoever read stdout has closed it. Not a BrokenPipeError, because click ends the process itself on that."""
+
+
 def notice(text: str) -> None:
     """One line for a person, on stderr."""
     print(f"ninfer: {text}", file=sys.stderr, flush=True)
@@ -19,14 +23,16 @@ def complain(message: str) -> None:
 
 def write_answer(text: str) -> None:
     """A piece of the answer on stdout, visible at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
 
 
 def write_json(data: dict[str, Any]) -> None:
     """One JSON object on stdout. ASCII, so that no locale changes it; NaN and infinity are bugs, not values."""
-    sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    write_answer(json.dumps(data, allow_nan=False) + "\n")
 
 
 def bytes_text(count: int) -> str:

@@ -45,11 +45,11 @@ def run(*arguments: str, defaults: bool = True):
 
 def test_help_comes_from_metadata_or_docstring() -> None:
     assert field_help(Settings) == {
-        "max_context": "tokens of one sequence, prompt and answer.",
-        "kv_capacity": "tokens of all sequences",
-        "mode": "how.",
-        "share": "a part",
-        "quiet": "say less",
+        "max_context": "Tokens of one sequence, prompt and answer.",
+        "kv_capacity": "Tokens of all sequences",
+        "mode": "How.",
+        "share": "A part",
+        "quiet": "Say less",
     }
 
 
@@ -70,6 +70,12 @@ def test_words_beside_integers() -> None:
 def test_not_given_is_none_without_defaults() -> None:
     _, seen = run("--mode", "b", defaults=False)
     assert {name for name, value in seen.items() if value is not None} == {"mode"}
+
+
+def test_a_choice_of_fields() -> None:
+    for selection in ({"only": ("mode", "share")}, {"without": ("max_context", "kv_capacity", "quiet")}):
+        command = click.command(field_options(Settings, **selection)(lambda **values: None))
+        assert [option.name for option in command.params] == ["mode", "share"]
 
 
 def test_undescribed_fields_are_no_options() -> None:

@@ -8,6 +8,7 @@ import pytest
 from ninfer import errors
 from ninfer.cli import main
 from ninfer.cli.exit_codes import ExitCode, exit_code_of
+from ninfer.cli.lazy import LazyGroup
 
 ENDINGS = [
     (errors.CapacityError("too big", field="kv_capacity", largest=64), ExitCode.DOES_NOT_FIT),
@@ -35,7 +36,7 @@ def command_that_raises(monkeypatch: pytest.MonkeyPatch):
         def command() -> None:
             raise error
 
-        monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: command)
+        monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: command)
 
     return install
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize
 
-from make.real_model import MISSING, find_real_gguf
 from ninfer import formats
 from ninfer.artifact import Artifact, verify
 from ninfer.convert.convert import convert
@@ -23,17 +22,9 @@ SOURCE_NAMES = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
 
 
 @pytest.fixture(scope="module")
-def source() -> Path:
-    path = find_real_gguf()
-    if path is None:
-        pytest.skip(MISSING)
-    return path
-
-
-@pytest.fixture(scope="module")
-def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def converted(real_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("real") / "smollm2.ninfer"
-    report = convert(source, path)
+    report = convert(real_gguf, path)
     assert report.exact
     assert not report.notes
     return path
@@ -48,12 +39,12 @@ def source_name(name: str) -> str:
     return f"blk.{layer}.{SOURCE_NAMES[part]}.weight"
 
 
-def test_the_file_is_the_published_one(source: Path) -> None:
-    assert has_content(PUBLISHED["smollm2"], source)
+def test_the_file_is_the_published_one(real_gguf: Path) -> None:
+    assert has_content(PUBLISHED["smollm2"], real_gguf)
 
 
-def test_every_value_is_that_of_the_gguf_package(source: Path, converted: Path) -> None:
-    reader = gguf.GGUFReader(source)
+def test_every_value_is_that_of_the_gguf_package(real_gguf: Path, converted: Path) -> None:
+    reader = gguf.GGUFReader(real_gguf)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     heads = {"q": 9, "k": 3}
     assert not verify(converted)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from make.real_model import MISSING, find_real_gguf
 from make.tiny_tokenizer import tiny_metadata
 from ninfer.text.gguf_tokenizer import tokenizer_json_from_gguf
 from ninfer.text.tokenizer import Tokenizer
@@ -29,14 +28,6 @@ def _real_metadata(path: Path) -> dict[str, Any]:
     from gguf import GGUFReader
 
     return {name: field.contents() for name, field in GGUFReader(path).fields.items() if name.startswith("tokenizer")}
-
-
-@pytest.fixture(scope="session")
-def real_gguf() -> Path:
-    path = find_real_gguf()
-    if path is None:
-        pytest.skip(MISSING)
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,70 @@
+"""`ninfer plan MODEL`: everything that will be allocated, before it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ninfer.cli.exit_codes import ExitCode
+from ninfer.cli.fields import field_options, field_values
+from ninfer.cli.models import find_model
+from ninfer.cli.output import bytes_text, complain, write_answer, write_json
+from ninfer.engine import EngineConfig, EnginePlan, detect_hardware, plan_engine
+from ninfer.errors import CapacityError
+
+
+@click.command("plan")
+@click.argument("model")
+@field_options(EngineConfig)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: fits, and the plan or the largest value.")
+def command(model: str, as_json: bool, **settings: Any) -> int:
+    """Show what would run and allocate, byte by byte, without allocating it.
+
+    Settings that need more memory than is available end with exit code 3 and name the largest value that fits.
+    """
+    from ninfer.artifact import Artifact
+
+    config = EngineConfig(**field_values(EngineConfig, settings))
+    hardware = detect_hardware()
+    try:
+        with Artifact.open(find_model(model)) as artifact:
+            plan = plan_engine(config, artifact, hardware)
+    except CapacityError as error:
+        if as_json:
+            write_json({"fits": False, "field": error.field, "largest": error.largest, "hardware": hardware.to_dict()})
+        complain(str(error))
+        return ExitCode.DOES_NOT_FIT
+    if as_json:
+        write_json({"fits": True, "plan": plan.to_dict(), "hardware": hardware.to_dict()})
+    else:
+        write_answer(render(plan, hardware.available_bytes))
+    return ExitCode.OK
+
+
+def render(plan: EnginePlan, available_bytes: int) -> str:
+    """The plan as text: memory, then what will run, then the reasons of automatic choices."""
+    options = plan.options
+    rows = [(f"{item.name}{' (estimate)' if item.estimate else ''}", item.num_bytes) for item in plan.memory]
+    rows += [("all", plan.total_bytes), ("available", available_bytes)]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {bytes_text(count)}" for name, count in rows]
+    facts = {
+        "architecture": plan.architecture,
+        "max_context": f"{plan.max_context} tokens",
+        "kv_capacity": f"{plan.kv_capacity} tokens in {plan.num_pages} pages",
+        "kv_dtype": options.kv_format,
+        "prefill_chunk": f"{plan.prefill_chunk} tokens",
+        "max_concurrency": f"{plan.max_concurrency}",
+        "numerics": options.numerics,
+        "threads": f"{options.threads}",
+        "isa": options.isa or "the best of this CPU",
+        "weights_memory": options.weights_memory,
+    }
+    reasons = {choice.field: choice.reason for choice in plan.choices}
+    lines.append("")
+    for name, value in facts.items():
+        reason = f"  ({reasons[name]})" if name in reasons else ""
+        lines.append(f"{name:<{width}}  {value}{reason}")
+    lines += ["", f"{'digest':<{width}}  {plan.digest}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,52 @@
+"""A loaded model with its engine and text side: what `run` and `chat` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ninfer.artifact import Artifact
+from ninfer.cli.models import find_model
+from ninfer.engine import Engine, EngineConfig, detect_hardware, load_engine, plan_engine
+from ninfer.metrics import RequestTimeline, now_ns
+from ninfer.text.frontend import load_frontend
+from ninfer.text.template import ChatTemplate
+from ninfer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A model ready to answer.
+
+    tokenizer, template: None for models that came without. timeline: of the request that had to wait for the loading;
+    it arrived when the file was found, because importing a model into the cache is no part of answering.
+    """
+
+    artifact: Artifact
+    engine: Engine
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    timeline: RequestTimeline
+
+    def identity(self) -> dict[str, str]:
+        """Which file answers, as JSON values."""
+        return {
+            "file": str(self.artifact.path),
+            "architecture": self.artifact.architecture,
+            "digest": self.artifact.digest,
+        }
+
+
+@contextmanager
+def open_session(model: str, config: EngineConfig) -> Iterator[Session]:
+    """Finds, plans and loads a model; closes everything at the end."""
+    path = find_model(model)
+    timeline = RequestTimeline(arrival_ns=now_ns())
+    timeline.load_start_ns = timeline.arrival_ns
+    with Artifact.open(path) as artifact:
+        plan = plan_engine(config, artifact, detect_hardware())
+        tokenizer, template = load_frontend(artifact.find_resource)
+        with load_engine(plan, artifact, tokenizer) as engine:
+            timeline.load_end_ns = now_ns()
+            yield Session(artifact, engine, tokenizer, template, timeline)
