@@ -89,7 +89,7 @@ def test_quantised_activations_are_those_of_the_reference(
     noise = relative_error(logits[isa], expected(config_name, weight_format, "int8"))
     error = relative_error(logits[isa], logits["reference"])
     assert error[0].max() < 5e-5  # a code of an activation may fall to either side of a rounding border, too
-    assert np.median(error) < 0.2 * np.median(noise)
+    assert np.median(error) < 0.5 * np.median(noise)
     assert np.median(noise) > 1e-4  # otherwise nothing was quantised
 
 
