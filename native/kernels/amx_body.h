@@ -113,7 +113,7 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
       const std::uint8_t* weights = !Tiles::kSpread      ? codes + 512 * g
                                     : spread != nullptr ? spread + 512 * g
                                                         : fresh + 512 * (g % kAmxFresh);
-      prefetch_lines<Dot::kCodeBytes>(codes + Dot::kCodeBytes * g + kPrefetchBytes);
+      prefetch_group<Dot::kCodeBytes>(w, record, g);
       std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       if (g % 2 == 0) multiply_even_group(weights, act + act_bytes * g, R, c);
       else multiply_odd_group(weights, act + act_bytes * g, R, c);

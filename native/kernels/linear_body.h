@@ -127,10 +127,12 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
 // instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
 constexpr std::size_t kPrefetchBytes = 24576;
 
-template <int Bytes>
-inline void prefetch_lines(const std::uint8_t* p) {
-#pragma GCC unroll 8
-  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+// Asks for the part of the weights ahead that corresponds to one group, scales and minima included.
+template <int CodeBytes>
+inline void prefetch_group(const Weight& w, const std::uint8_t* record, int g) {
+  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes / static_cast<unsigned>(w.groups) * g;
+#pragma GCC unroll 9
+  for (int i = 0; i < CodeBytes + 64; i += 64) __builtin_prefetch(p + i, 0, 3);
 }
 
 template <class Dot, int R>
@@ -143,7 +145,7 @@ void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::ui
   V::F acc[R];
   for (int r = 0; r < R; ++r) acc[r] = V::zero();
   for (int g = 0; g < w.groups; ++g) {
-    prefetch_lines<Dot::kCodeBytes>(codes + kPrefetchBytes);
+    prefetch_group<Dot::kCodeBytes>(w, record, g);
     V::I dot[R];
     Dot::template dot<R>(codes, act, dot);
     const V::F scale = V::load_f16(scales);

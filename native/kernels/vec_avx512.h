@@ -117,7 +117,7 @@ struct V {
   static inline __attribute__((always_inline)) void dot_u4_digits(const B (&w)[8], const std::int8_t* high,
                                                                   const std::int8_t* low, int stride, I (&acc)[R]) {
     // A dot instruction takes 5 cycles and two start per cycle: few rows need more than one running sum each.
-    constexpr int kSums = R <= 2 ? 4 : R <= 5 ? 2 : 1;
+    constexpr int kSums = R == 1 ? 4 : R <= 8 ? 2 : 1;
     I sum[kSums][R];
     for (int i = 0; i < kSums; ++i)
       for (int r = 0; r < R; ++r) sum[i][r] = zero_i32();
