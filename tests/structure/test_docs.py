@@ -62,6 +62,15 @@ def test_paths_exist(page: Path) -> None:
     assert [p for p in paths if not (ROOT / p).exists()] == []
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_and_sections_that_code_names_exist(path: Path) -> None:
+    for page, section in re.findall(r'\b(docs/[\w-]+\.md)(?:, "([^"]+)")?', path.read_text(encoding="utf-8")):
+        assert (ROOT / page).exists(), page
+        if section:
+            headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert section in headings
+
+
 @pages
 def test_commands_exist(page: Path) -> None:
     for words in re.findall(r"(?:^|[\s/])ninfer((?: [a-z][a-z-]*)+)", code_of(page)):

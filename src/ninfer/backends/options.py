@@ -17,7 +17,7 @@ BackendName = Literal["cpu", "reference"]
 class RuntimeOptions:
     """Everything a backend needs to know besides graph and weights; ConfigError names a field that cannot be.
 
-    numerics: `a8` quantises activation rows to int8 per group inside products with packed weights; `f32` is exact.
+    numerics: `a8` turns activation rows into two int8 digits for products with packed weights; `f32` is exact.
     kv_format: storage of keys and values (quant-formats.md section 8).
     num_pages: KV pages of 64 tokens, shared by all sequences.
     max_rows: most rows (tokens) of one step; max_logit_rows: most rows of one step whose logits are wanted.

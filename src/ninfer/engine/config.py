@@ -69,8 +69,8 @@ class EngineConfig:
     numerics: Numerics = field(
         default="a8",
         metadata=_help(
-            "Arithmetic of products with packed weights. a8 quantises activation rows to int8 per group, which the "
-            "CPU's dot product instructions need; f32 is exact and slower, for tests and quality work."
+            "Arithmetic of products with packed weights. a8 turns activation rows into two int8 digits, which "
+            "the CPU's dot product instructions need; f32 is exact and slower, for tests and quality work."
         ),
     )
     weights_memory: WeightsMemory = field(
