@@ -40,27 +40,22 @@ def test_formula_logits_tell_every_prefix_apart() -> None:
     assert all((row >= 0).all() and (row < 8).all() for row in rows)
 
 
-WRONG: dict[str, tuple[list[int], list[tuple[int, int, int, list[int]]], list[int]]] = {
-    "stale": ([1], [(0, 1, 1, [0])], [0]),
-    "two owners": ([1, 2], [(0, 1, 0, [0]), (1, 1, 0, [0])], [0]),
-    "two owners ": ([1], [(0, 1, 0, [0, 0])], [0]),
-    "out of range": ([1], [(0, 1, 0, [4])], [0]),
-    "out of range ": ([1], [(0, 1, 0, [-1])], [0]),
-    "lack pages": ([1] * 65, [(0, 65, 0, [0])], [0]),
-    "do not follow": ([1, 2], [(1, 1, 0, [0])], [0]),
-    "do not cover": ([1, 2], [(0, 1, 0, [0])], [0]),
-    "do not increase": ([1, 2], [(0, 2, 0, [0])], [1, 0]),
-    "outside the vocabulary": ([30], [(0, 1, 0, [0])], [0]),
-    "72 rows": ([1] * 72, [(0, 72, 0, [0, 1])], [0]),
-    "3 logit rows": ([1] * 3, [(0, 3, 0, [0])], [0, 1, 2]),
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_the_formula_model_refuses_what_an_engine_may_not_do(words: str) -> None:
-    tokens, sequences, logit_rows = WRONG[words]
-    with pytest.raises(InvariantError, match=words.strip()):
-        FormulaModel(PLAN).forward(batch(tokens, *sequences, logit_rows=logit_rows))
+@pytest.mark.parametrize(
+    ("tokens", "rows", "words"),
+    [
+        ([1], (0, 1, 1, [0]), "stale"),
+        ([1], (0, 1, 70, [0, 1]), "stale"),
+        ([1] * 65, (0, 65, 0, [0]), "has 1 pages and needs 2"),
+        ([1], (0, 1, 0, [4]), "pages of sequence 0 has values"),
+        ([30], (0, 1, 0, [0]), "token_ids has values"),
+        ([1] * 72, (0, 72, 0, [0, 1]), "72 rows"),
+    ],
+)
+def test_the_formula_model_refuses_what_an_engine_may_not_do(
+    tokens: list[int], rows: tuple[int, int, int, list[int]], words: str
+) -> None:
+    with pytest.raises(InvariantError, match=words):
+        FormulaModel(PLAN).forward(batch(tokens, rows))
 
 
 def test_content_of_another_sequence_is_seen() -> None:

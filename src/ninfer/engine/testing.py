@@ -14,7 +14,7 @@ from ninfer.engine.config import EngineConfig
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
-from ninfer.models.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
+from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
 from ninfer.models.options import RuntimeOptions
 
 _PRIME = 2**31 - 1
@@ -54,14 +54,14 @@ def make_plan(
 class FormulaModel:
     """Logits are a formula of all tokens up to a row, read back through the page tables.
 
-    Keeps what a KV cache would: for each page slot the token and position written there. Anything the engine may not do
-    (rows out of order, a position that does not follow, a page out of range or shared, stale content, too many rows) is
-    an InvariantError, and anything that mixes sequences up changes the tokens.
+    Keeps what a KV cache would: for each page slot the token and position written there. A batch that no model may be
+    asked for (`check_batch`) or that reads stale content is an InvariantError, and anything that mixes sequences up
+    changes the tokens.
     """
 
     def __init__(self, plan: EnginePlan) -> None:
-        self._options = plan.options
-        self._vocab_size = plan.vocab_size
+        options = plan.options
+        self._limits = BatchLimits(plan.vocab_size, options.max_rows, options.max_logit_rows, options.num_pages)
         shape = (plan.num_pages, PAGE_TOKENS)
         self._tokens: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
         self._positions: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
@@ -69,7 +69,7 @@ class FormulaModel:
         self.closed = False
 
     def forward(self, batch: ForwardBatch) -> Logits:
-        self._check_batch(batch)
+        check_batch(batch, self._limits)
         self.row_counts.append(len(batch.token_ids))
         prefixes = {}
         for rows in batch.sequences:
@@ -79,9 +79,9 @@ class FormulaModel:
             self._positions[pages, positions % PAGE_TOKENS] = positions
             for offset in range(rows.count):
                 prefixes[rows.start + offset] = (rows, rows.position + offset + 1)
-        logits = np.empty((len(batch.logit_rows), self._vocab_size), dtype=np.float32)
+        logits = np.empty((len(batch.logit_rows), self._limits.vocab_size), dtype=np.float32)
         for index, row in enumerate(batch.logit_rows):
-            logits[index] = formula_logits(self._read(*prefixes[int(row)]), self._vocab_size)
+            logits[index] = formula_logits(self._read(*prefixes[int(row)]), self._limits.vocab_size)
         return logits
 
     def close(self) -> None:
@@ -93,28 +93,6 @@ class FormulaModel:
         if not np.array_equal(self._positions[pages, positions % PAGE_TOKENS], positions):
             raise InvariantError(f"stale or foreign content within the first {length} tokens of pages {rows.pages}")
         return self._tokens[pages, positions % PAGE_TOKENS]
-
-    def _check_batch(self, batch: ForwardBatch) -> None:
-        num_rows, options = len(batch.token_ids), self._options
-        if not 0 < num_rows <= options.max_rows or len(batch.logit_rows) > options.max_logit_rows:
-            raise InvariantError(f"{num_rows} rows, {len(batch.logit_rows)} logit rows in one step")
-        if batch.token_ids.min() < 0 or batch.token_ids.max() >= self._vocab_size:
-            raise InvariantError(f"token id outside the vocabulary in {batch.token_ids}")
-        seen: set[int] = set()
-        end = 0
-        for rows in batch.sequences:
-            pages = [int(page) for page in rows.pages]
-            needed = pages_for(rows.position + rows.count)
-            if rows.start != end or rows.count < 1 or len(pages) < needed:
-                raise InvariantError(f"rows do not follow or lack pages: {rows}")
-            if seen.intersection(pages) or len(set(pages)) < len(pages):
-                raise InvariantError(f"a page has two owners: {rows}")
-            if pages and not 0 <= min(pages) <= max(pages) < options.num_pages:
-                raise InvariantError(f"page out of range: {rows}")
-            seen.update(pages)
-            end += rows.count
-        if end != num_rows or (np.diff(batch.logit_rows) <= 0).any():
-            raise InvariantError("sequences do not cover the rows, or logit rows do not increase")
 
 
 def formula_logits(tokens: npt.NDArray[np.int64], vocab_size: int) -> npt.NDArray[np.float32]:
