@@ -95,6 +95,17 @@ def test_chunks_and_threads_change_no_bit(stored: Stored, isa: str) -> None:
                 np.testing.assert_array_equal(got, want, err_msg=f"chunks {chunks[:2]}..., {threads} threads")
 
 
+def test_instruction_sets_agree_bit_by_bit(stored: Stored) -> None:
+    """Stronger than the law asks: every target does the same operations in the same order."""
+    ids = tokens(stored.config, 290)
+    logits = []
+    for isa in CPU_ISAS:
+        with stored.loaded(isa, threads=2) as model:
+            logits.append(logits_of(model, ids, [270, 1, 19]))
+    for isa, got in zip(CPU_ISAS[1:], logits[1:], strict=True):
+        np.testing.assert_array_equal(got, logits[0], err_msg=f"{isa} and {CPU_ISAS[0]}")
+
+
 @pytest.mark.parametrize("isa", CPU_ISAS)
 def test_company_changes_no_bit(stored: Stored, isa: str) -> None:
     """Sequences of unequal length that decode together, 1 to 16 at a time, against each alone."""

@@ -13,8 +13,8 @@ from ninfer import formats
 from ninfer.formats.base import Planes
 from ninfer.ops.linear import cases, oracle
 from ninfer.ops.profiles import PRODUCT
-from ninfer.ops.quantize_a8 import quantize_a8
 from ninfer.ops.spec import Case, F64Array, Rows, Step
+from ninfer.ops.two_digits import to_codes
 
 PACKED = ("q8g32", "q4g32", "q4g32m")
 ALL_CASES = list(cases(np.random.default_rng(6)))
@@ -46,17 +46,16 @@ def test_torch_agrees_on_exact_products(case: Case, weight_format: str, backend:
 
 def integer_product(x: np.ndarray, planes: Planes, weight_format: str) -> np.ndarray:
     """`x W^T` under a8, group by group from codes, as a kernel would: exact integer sums, then scales and minima."""
-    codes, scales = quantize_a8(x, 32)
+    codes, row_scales = to_codes(x)
     offset = 8 if weight_format == "q4g32" else 0
     w = planes.codes.astype(np.int64).reshape(planes.shape[0], -1, 32) - offset
-    x_codes = codes.astype(np.int64)
+    padded = np.pad(codes.astype(np.int64), [(0, 0), (0, -codes.shape[1] % 32)]).reshape(len(x), -1, 32)
     y = np.zeros((len(x), planes.shape[0]))
-    for g in range(x_codes.shape[1]):
-        sums = x_codes[:, g] @ w[:, g].T
-        y += scales[:, g, None].astype(np.float64) * planes.scales[:, g].astype(np.float64) * sums
+    for g in range(padded.shape[1]):
+        y += planes.scales[:, g].astype(np.float64) * (padded[:, g] @ w[:, g].T)
         if planes.mins is not None:
-            y += np.outer(scales[:, g].astype(np.float64) * x_codes[:, g].sum(axis=1), planes.mins[:, g])
-    return y
+            y += np.outer(padded[:, g].sum(axis=1), planes.mins[:, g].astype(np.float64))
+    return y * row_scales[:, None].astype(np.float64)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -77,7 +76,7 @@ def test_only_packed_weights_meet_quantised_inputs(weight_format: str, backend: 
     case = ALL_CASES[1]
     exact, a8 = (run_case(backend, case, weight_format, numerics=numerics)[0] for numerics in ("f32", "a8"))
     if weight_format in PACKED:
-        assert PRODUCT.excess(a8, exact) > 100
+        assert PRODUCT.excess(a8, exact) > 2
     else:
         np.testing.assert_array_equal(a8, exact)
 
