@@ -78,13 +78,13 @@ class RecordingSession:
 
 def test_prefill_starts_from_nothing_every_time() -> None:
     session = RecordingSession()
-    assert len(serving.prefill(session, [7, 8], 2)["seconds"]) == 2
+    assert len(serving.prefill(serving.Bench(session), [7, 8], 2)["seconds"]) == 2
     assert session.calls == [("forget", 0), ("step", [(7, 0, 0), (8, 1, 0)], False)] * 2
 
 
 def test_decode_fills_every_sequence_and_steps_them_together() -> None:
     session = RecordingSession()
-    assert len(serving.decode(session, [7, 8], 2, [9, 10])["seconds"]) == 2
+    assert len(serving.decode(serving.Bench(session), [7, 8], 2, [9, 10])["seconds"]) == 2
     assert session.calls == [
         ("forget", 0),
         ("step", [(7, 0, 0), (8, 1, 0)], False),
@@ -96,15 +96,32 @@ def test_decode_fills_every_sequence_and_steps_them_together() -> None:
 
 def test_rows_repeat_at_the_same_depth() -> None:
     session = RecordingSession()
-    assert len(serving.rows(session, [7], [8, 9], 2)["seconds"]) == 2
+    assert len(serving.rows(serving.Bench(session), [7], [8, 9], 2)["seconds"]) == 2
     assert session.calls == [
         ("forget", 0),
         ("step", [(7, 0, 0)], False),
         ("step", [(8, 1, 0), (9, 2, 0)], True),
         ("forget", 1),
         ("step", [(8, 1, 0), (9, 2, 0)], True),
-        ("forget", 1),
     ]
+
+
+def test_a_prompt_is_kept_between_visits_until_something_else_overwrites_it() -> None:
+    session = RecordingSession()
+    bench = serving.Bench(session)
+    serving.decode(bench, [7, 8], 1, [9])
+    session.calls.clear()
+    serving.decode(bench, [7, 8], 1, [9])
+    assert session.calls == [("forget", 2), ("step", [(9, 2, 0)], True)]
+    for overwrite in (
+        lambda: serving.prefill(bench, [7], 1),
+        lambda: serving.decode(bench, [7, 8], 2, [9]),
+        bench.forget_prompt,
+    ):
+        overwrite()
+        session.calls.clear()
+        serving.decode(bench, [7, 8], 1, [9])
+        assert session.calls[0] == ("forget", 0)
 
 
 def test_token_ids_are_fixed_distinct_and_continue() -> None:
@@ -119,3 +136,9 @@ def test_contexts_hold_every_piece_of_work() -> None:
     assert contexts([Prefill(100), Decode(16), Decode(30, sequences=8), Rows(4, depth=10)]) == {1: 100, 8: 46}
     assert max(contexts(DEFAULT_WORK).values()) <= 8192
     assert len({piece.name for piece in DEFAULT_WORK}) == len(DEFAULT_WORK)
+
+
+def test_stand_ins_are_never_longer_than_what_they_stand_for() -> None:
+    assert workload.trial(Prefill(8192)) == Prefill(2048)
+    assert workload.trial(Decode(8000, sequences=2)) == Decode(2048, sequences=2)
+    assert workload.trial(Rows(4)) == Rows(4)

@@ -20,7 +20,7 @@ from ninfer.bench.records import Measurement, Run, Scalar, Unsupported
 from ninfer.bench.records import Work as Amount
 from ninfer.bench.statistics import Ratio, paired_ratio, quantile
 from ninfer.bench.workers.protocol import Worker
-from ninfer.bench.workload import DEFAULT_WORK, Work, contexts
+from ninfer.bench.workload import DEFAULT_WORK, Work, contexts, trial
 from ninfer.errors import BackendError, ConfigError, UnsupportedError
 
 Settings = Mapping[str, Scalar]
@@ -53,10 +53,10 @@ def llama_grid() -> tuple[Settings, ...]:
 
 
 def ik_llama_grid() -> tuple[Settings, ...]:
-    """ik_llama.cpp: flash attention x KV type x run-time repacking, which also moves weights to anonymous memory."""
+    """ik_llama.cpp: flash attention x KV type x weights mapped, in huge pages, or repacked at load (in huge pages)."""
     return tuple(
-        {"flash_attention": fa, "kv": kv, "repack": repack, "huge_pages": False, "ubatch": 512}
-        for repack in (False, True)
+        {"flash_attention": fa, "kv": kv, "repack": repack, "huge_pages": huge, "ubatch": 512}
+        for repack, huge in ((False, False), (False, True), (True, True))
         for fa, kv in ((True, "f16"), (False, "f16"), (True, "q8_0"))
     )
 
@@ -204,31 +204,32 @@ def choose_settings(
     unsupported: list[Unsupported],
     progress: Progress = lambda _: None,
 ) -> Mapping[str, Settings] | None:
-    """The best settings for every piece of work by name, from one visit with each; None when none worked.
+    """The best settings for every piece of work by name, from one visit of its stand-in; None when none worked.
 
     Every trial is appended to `trials`, settings that were refused or killed the worker to `unsupported`.
     """
     if len(contender.grid) == 1:
         return {piece.name: contender.grid[0] for piece in work}
-    best: dict[str, tuple[float, Settings]] = {}
+    stand_ins = list(dict.fromkeys(trial(piece) for piece in work))
+    best: dict[Work, tuple[float, Settings]] = {}
     for settings in contender.grid:
         progress(f"{contender.name}: trying {describe_settings(settings)}")
         taken: list[Measurement] = []
         try:
             with ExitStack() as stack:
-                bench = _Bench(threads, work, stack)
-                for piece in work:
+                bench = _Bench(threads, stand_ins, stack)
+                for piece in stand_ins:
                     values = piece.run(bench.worker(contender, settings, piece.sequences))
                     taken.append(_record(TRIAL, contender, settings, piece, values))
         except BackendError as error:
             unsupported.append(Unsupported(f"{contender.name} with {describe_settings(settings)}", str(error)))
             continue
         trials.extend(taken)
-        for piece, trial in zip(work, taken, strict=True):
-            seconds = trial.summary.median
-            if piece.name not in best or seconds < best[piece.name][0]:
-                best[piece.name] = (seconds, settings)
-    return {name: settings for name, (_, settings) in best.items()} or None
+        for piece, measured in zip(stand_ins, taken, strict=True):
+            seconds = measured.summary.median
+            if piece not in best or seconds < best[piece][0]:
+                best[piece] = (seconds, settings)
+    return {piece.name: best[trial(piece)][1] for piece in work} if best else None
 
 
 def _compare(

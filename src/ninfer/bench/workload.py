@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ninfer.bench.workers.protocol import Worker
 
@@ -111,6 +111,19 @@ class Rows:
 
 
 Work = Prefill | Decode | Rows
+
+TRIAL_TOKENS = 2048
+
+
+def trial(work: Work) -> Work:
+    """A shorter stand-in to find the best settings with: lengths and depths beyond TRIAL_TOKENS are cut to it.
+
+    What settings differ in is attention and the KV, whose share only grows with length, so their order does not change.
+    """
+    if isinstance(work, Prefill):
+        return Prefill(min(work.tokens, TRIAL_TOKENS))
+    return replace(work, depth=min(work.depth, TRIAL_TOKENS))
+
 
 DEFAULT_WORK: tuple[Work, ...] = (
     *(Prefill(n) for n in (128, 512, 2048, 4096)),

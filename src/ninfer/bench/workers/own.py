@@ -16,7 +16,7 @@ import numpy as np
 import ninfer
 from ninfer.artifact import Artifact
 from ninfer.backends.cpu import available_isas
-from ninfer.bench.workers.serving import TIMED, Answer, EngineError, Row, serve
+from ninfer.bench.workers.serving import TIMED, Answer, Bench, EngineError, Row, serve
 from ninfer.engine.config import EngineConfig
 from ninfer.engine.engine import Engine
 from ninfer.engine.hardware import detect_hardware
@@ -101,12 +101,16 @@ def weight_bytes_per_step(artifact: Artifact) -> int:
     return sum(entry.nbytes for name, entry in artifact.tensors.items() if name not in looked_up)
 
 
-def generate(session: OwnSession, ids: Sequence[int], max_new: int) -> Answer:
+def generate(bench: Bench, ids: Sequence[int], max_new: int) -> Answer:
     """Greedy generation through the engine's own step loop.
 
     Gives the seconds of every decode step, and of each the seconds spent in kernels: the difference is scheduling,
     sampling, events and Python.
     """
+    session = bench.session
+    if not isinstance(session, OwnSession):
+        raise EngineError("only our own session has an engine")
+    bench.forget_prompt()
     engine = Engine(session.plan, session.model)
     stop = StopRules(model_end_tokens=False)
     engine.submit(GenerationRequest(tuple(ids), max_new=max_new, stop=stop))

@@ -46,43 +46,57 @@ class Engine(Protocol):
     def load(self, request: dict[str, Any]) -> Session: ...
 
 
-def timed_step(session: Session, rows: Sequence[Row], *, all_logits: bool) -> float:
-    """Seconds of one step."""
-    started = time.perf_counter()
-    session.step(rows, all_logits=all_logits)
-    return time.perf_counter() - started
+class Bench:
+    """A session and the prompt its KV starts with, so that visits at one depth fill it once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._filled: tuple[tuple[int, ...], int] | None = None
+
+    def timed_step(self, rows: Sequence[Row], *, all_logits: bool) -> float:
+        """Seconds of one step."""
+        started = time.perf_counter()
+        self.session.step(rows, all_logits=all_logits)
+        return time.perf_counter() - started
+
+    def prefill(self, ids: Sequence[int], sequences: int = 1) -> float:
+        """Empty the KV, then compute `ids` in every sequence, logits of the last token only; returns seconds."""
+        self.session.forget(0)
+        self._filled = (tuple(ids), sequences)
+        prompts = [[(token, position, s) for position, token in enumerate(ids)] for s in range(sequences)]
+        return sum(self.timed_step(prompt, all_logits=False) for prompt in prompts)
+
+    def forget_prompt(self) -> None:
+        """To be called by whoever writes the session's KV without going through this object."""
+        self._filled = None
+
+    def fill(self, ids: Sequence[int], sequences: int = 1) -> None:
+        """Make the KV hold `ids` in every sequence and nothing else; cheap when it starts with them already."""
+        if self._filled == (tuple(ids), sequences):
+            self.session.forget(len(ids))
+        else:
+            self.prefill(ids, sequences)
 
 
-def fill(session: Session, ids: Sequence[int], sequences: int) -> float:
-    """Empty the KV, then prefill `ids` into every sequence, logits of the last token only; returns seconds."""
-    session.forget(0)
-    prompts = [[(token, position, s) for position, token in enumerate(ids)] for s in range(sequences)]
-    return sum(timed_step(session, prompt, all_logits=False) for prompt in prompts)
-
-
-def prefill(session: Session, ids: Sequence[int], repeats: int) -> Answer:
+def prefill(bench: Bench, ids: Sequence[int], repeats: int) -> Answer:
     """Seconds of each whole prefill."""
-    return {"seconds": [fill(session, ids, 1) for _ in range(repeats)]}
+    return {"seconds": [bench.prefill(ids) for _ in range(repeats)]}
 
 
-def decode(session: Session, ids: Sequence[int], sequences: int, next_ids: Sequence[int]) -> Answer:
+def decode(bench: Bench, ids: Sequence[int], sequences: int, next_ids: Sequence[int]) -> Answer:
     """Seconds of one step per entry of `next_ids`, one row per sequence, after `ids` in every sequence."""
-    fill(session, ids, sequences)
-    seconds = [
-        timed_step(session, [(token, len(ids) + i, s) for s in range(sequences)], all_logits=True)
-        for i, token in enumerate(next_ids)
-    ]
-    return {"seconds": seconds}
+    bench.fill(ids, sequences)
+    steps = [[(token, len(ids) + i, s) for s in range(sequences)] for i, token in enumerate(next_ids)]
+    return {"seconds": [bench.timed_step(step, all_logits=True) for step in steps]}
 
 
-def rows(session: Session, ids: Sequence[int], next_ids: Sequence[int], repeats: int) -> Answer:
+def rows(bench: Bench, ids: Sequence[int], next_ids: Sequence[int], repeats: int) -> Answer:
     """Seconds of a step with all `next_ids` as rows of one sequence after `ids`; the KV is cut back between repeats."""
-    fill(session, ids, 1)
     step = [(token, len(ids) + i, 0) for i, token in enumerate(next_ids)]
     seconds = []
     for _ in range(repeats):
-        seconds.append(timed_step(session, step, all_logits=True))
-        session.forget(len(ids))
+        bench.fill(ids)
+        seconds.append(bench.timed_step(step, all_logits=True))
     return {"seconds": seconds}
 
 
@@ -92,7 +106,7 @@ TIMED: dict[str, Callable[..., Answer]] = {"prefill": prefill, "decode": decode,
 def serve(open_engine: Callable[[], Engine], words: Mapping[str, Callable[..., Answer]] = TIMED) -> None:
     """Greet, then answer requests until the input ends; an engine that cannot be imported is greeted as missing.
 
-    words: what can be asked of a loaded session besides `load`, called with the session and the request's fields.
+    words: what can be asked besides `load`, called with the Bench of the loaded session and the request's fields.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the engine's libraries print must not reach the answer pipe
@@ -106,20 +120,20 @@ def serve(open_engine: Callable[[], Engine], words: Mapping[str, Callable[..., A
         answer({"missing": str(error)})
         return
     answer(engine.greeting)
-    session: Session | None = None
+    bench: Bench | None = None
     for line in sys.stdin:
         request = json.loads(line)
         word = request.pop("do")
         try:
             if word == "load":
-                if session is not None:
-                    session.close()
-                session = None
+                if bench is not None:
+                    bench.session.close()
+                bench = None
                 started = time.perf_counter()
-                session = engine.load(request)
-                result = {"load_s": time.perf_counter() - started, "facts": session.facts}
-            elif word in words and session is not None:
-                result = words[word](session, **request)
+                bench = Bench(engine.load(request))
+                result: Answer = {"load_s": time.perf_counter() - started, "facts": bench.session.facts}
+            elif word in words and bench is not None:
+                result = words[word](bench, **request)
             else:
                 raise EngineError(f"cannot do {word!r} now")
             result["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
