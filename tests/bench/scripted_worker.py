@@ -26,6 +26,7 @@ def main() -> None:
         if word == "load":
             values = list(request["settings"].values())
             if script.get("die_on") in values:
+                print("about to end\nfatal: scripted death\nlast words", file=sys.stderr, flush=True)
                 sys.exit(3)
             if script.get("refuse") in values:
                 answer = {"error": "refused on purpose"}

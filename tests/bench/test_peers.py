@@ -62,9 +62,12 @@ def test_long_work_uses_what_its_stand_in_found(tmp_path: Path) -> None:
 def test_settings_that_kill_or_are_refused_are_named_and_not_used(tmp_path: Path) -> None:
     grid = ({"kv": "deadly"}, {"kv": "bad"}, {"kv": "fine"})
     result = measure([contender(tmp_path, "frail", grid, die_on="deadly", refuse="bad")], work=WORK, rounds=1)
-    assert [u.name for u in result.run.unsupported] == ["frail with kv=deadly", "frail with kv=bad"]
+    assert [u.name for u in result.run.unsupported] == [
+        f"frail with kv={word}: {piece.name}" for word in ("deadly", "bad") for piece in WORK
+    ]
     assert "ended with code 3" in result.run.unsupported[0].reason
-    assert "refused on purpose" in result.run.unsupported[1].reason
+    assert "its log says: fatal: scripted death" in result.run.unsupported[0].reason
+    assert "refused on purpose" in result.run.unsupported[2].reason
     assert dict(result.comparisons[0].settings["frail"]) == {"kv": "fine"}
 
 
@@ -77,6 +80,9 @@ def test_a_missing_peer_is_named_and_the_rest_runs(tmp_path: Path) -> None:
     assert set(result.comparisons[0].seconds) == {peers.OWN}
     assert result.comparisons[0].fastest_peer() is None
     assert list(result.greetings) == [peers.OWN, "hopeless"]
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(rendering.peers_tables(result))
+    assert "cannot" in console.export_text()
 
 
 def test_table_and_json_say_the_same(tmp_path: Path) -> None:

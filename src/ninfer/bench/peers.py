@@ -137,7 +137,7 @@ class _Bench:
         self._workers: dict[tuple[str, str, int], Worker] = {}
 
     def worker(self, contender: Contender, settings: Settings, sequences: int) -> Worker:
-        key = (contender.name, repr(sorted(settings.items())), sequences)
+        key = _worker_key(contender, settings, sequences)
         if key not in self._workers:
             worker = self._stack.enter_context(Worker(contender.command))
             worker.ask(
@@ -151,6 +151,14 @@ class _Bench:
             self._workers[key] = worker
         return self._workers[key]
 
+    def discard(self, contender: Contender, settings: Settings, sequences: int) -> None:
+        """Forget a worker that failed; the next request starts a fresh one."""
+        self._workers.pop(_worker_key(contender, settings, sequences), None)
+
+
+def _worker_key(contender: Contender, settings: Settings, sequences: int) -> tuple[str, str, int]:
+    return contender.name, repr(sorted(settings.items())), sequences
+
 
 def measure(
     contenders: Sequence[Contender],
@@ -163,7 +171,7 @@ def measure(
     """Compare `contenders` on every piece of `work` in `rounds` interleaved rounds.
 
     A contender whose engine is not installed is listed as unsupported and left out; settings an engine refuses or dies
-    with are recorded with the reason and not used. Raises ConfigError without work or contenders.
+    with on some work are recorded with the reason and not used for it. Raises ConfigError without work or contenders.
     """
     if not work or not contenders or rounds < 1:
         raise ConfigError("a comparison needs work, contenders and at least one round")
@@ -181,15 +189,12 @@ def measure(
     trials: list[Measurement] = []
     chosen: dict[str, Mapping[str, Settings]] = {}
     for contender in present:
-        choice = choose_settings(contender, work, threads, trials, unsupported, progress)
-        if choice is not None:
-            chosen[contender.name] = choice
-    running = [contender for contender in present if contender.name in chosen]
+        chosen[contender.name] = choose_settings(contender, work, threads, trials, unsupported, progress)
     steps: list[Measurement] = []
     with ExitStack() as stack:
         bench = _Bench(threads, work, stack)
-        comparisons = tuple(_compare(bench, running, chosen, piece, rounds, steps, progress) for piece in work)
-    conditions = {"threads": threads, "rounds": rounds, "models": {c.name: str(c.model) for c in running}}
+        comparisons = tuple(_compare(bench, present, chosen, piece, rounds, steps, progress) for piece in work)
+    conditions = {"threads": threads, "rounds": rounds, "models": {c.name: str(c.model) for c in present}}
     run = Run(
         "peers", describe_machine(), package_versions(), (*trials, *steps), tuple(unsupported), conditions=conditions
     )
@@ -203,8 +208,8 @@ def choose_settings(
     trials: list[Measurement],
     unsupported: list[Unsupported],
     progress: Progress = lambda _: None,
-) -> Mapping[str, Settings] | None:
-    """The best settings for every piece of work by name, from one visit of its stand-in; None when none worked.
+) -> Mapping[str, Settings]:
+    """The best settings by name of work, from one visit of its stand-in with each; work that never worked is left out.
 
     Every trial is appended to `trials`, settings that were refused or killed the worker to `unsupported`.
     """
@@ -213,23 +218,23 @@ def choose_settings(
     stand_ins = list(dict.fromkeys(trial(piece) for piece in work))
     best: dict[Work, tuple[float, Settings]] = {}
     for settings in contender.grid:
-        progress(f"{contender.name}: trying {describe_settings(settings)}")
-        taken: list[Measurement] = []
-        try:
-            with ExitStack() as stack:
-                bench = _Bench(threads, stand_ins, stack)
-                for piece in stand_ins:
+        described = describe_settings(settings)
+        progress(f"{contender.name}: trying {described}")
+        with ExitStack() as stack:
+            bench = _Bench(threads, stand_ins, stack)
+            for piece in stand_ins:
+                try:
                     values = piece.run(bench.worker(contender, settings, piece.sequences))
-                    taken.append(_record(TRIAL, contender, settings, piece, values))
-        except BackendError as error:
-            unsupported.append(Unsupported(f"{contender.name} with {describe_settings(settings)}", str(error)))
-            continue
-        trials.extend(taken)
-        for piece, measured in zip(stand_ins, taken, strict=True):
-            seconds = measured.summary.median
-            if piece not in best or seconds < best[piece][0]:
-                best[piece] = (seconds, settings)
-    return {piece.name: best[trial(piece)][1] for piece in work} if best else None
+                except BackendError as error:
+                    bench.discard(contender, settings, piece.sequences)
+                    unsupported.append(Unsupported(f"{contender.name} with {described}: {piece.name}", str(error)))
+                    continue
+                measured = _record(TRIAL, contender, settings, piece, values)
+                trials.append(measured)
+                seconds = measured.summary.median
+                if piece not in best or seconds < best[piece][0]:
+                    best[piece] = (seconds, settings)
+    return {piece.name: best[trial(piece)][1] for piece in work if trial(piece) in best}
 
 
 def _compare(
@@ -241,7 +246,8 @@ def _compare(
     steps: list[Measurement],
     progress: Progress,
 ) -> Comparison:
-    """Interleaved rounds of one piece of work; a visit before the first round warms every worker up and is dropped."""
+    """Interleaved rounds of one piece of work among those that can do it; a visit before them warms up, untimed."""
+    contenders = [c for c in contenders if piece.name in chosen[c.name]]
     settings = {c.name: chosen[c.name][piece.name] for c in contenders}
     workers = {c.name: bench.worker(c, settings[c.name], piece.sequences) for c in contenders}
     progress(f"{piece.name}: warming up")

@@ -78,10 +78,11 @@ def engine_tables(run: Run) -> RenderableType:
 
 def peers_tables(result: PeersResult) -> RenderableType:
     """Milliseconds of every engine per piece of work, and how many times faster ours is than the fastest peer."""
-    names = list(result.comparisons[0].seconds)
+    names = list(result.greetings)
     table = Table("work", *names, "fastest peer", "ours is x faster", "verdict", title="Milliseconds per step")
     for comparison in result.comparisons:
-        cells = [with_spread(summarize(comparison.seconds[name]), 1e-3, 2) for name in names]
+        seconds = comparison.seconds
+        cells = [with_spread(summarize(seconds[name]), 1e-3, 2) if name in seconds else "cannot" for name in names]
         rival = comparison.fastest_peer()
         if rival is None or peers.OWN not in comparison.seconds:
             table.add_row(comparison.work.name, *cells, rival or "", "", "")
@@ -91,7 +92,7 @@ def peers_tables(result: PeersResult) -> RenderableType:
         table.add_row(comparison.work.name, *cells, rival, span, ratio.verdict)
     settings = Table("work", *names, title="Settings used, each engine's best for that work")
     for comparison in result.comparisons:
-        used = (peers.describe_settings(comparison.settings[name]) for name in names)
+        used = (peers.describe_settings(comparison.settings.get(name, {})) for name in names)
         settings.add_row(comparison.work.name, *used)
     engines = "\n".join(f"{name}: {greeting}" for name, greeting in result.greetings.items())
     missing = "\n".join(f"not used: {item.name}: {item.reason}" for item in result.run.unsupported)

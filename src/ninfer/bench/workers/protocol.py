@@ -17,6 +17,7 @@ Every answer also has `peak_rss_bytes` of the worker so far. Anything else a wor
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ from typing import Any
 
 from ninfer.errors import BackendError, UnsupportedError
 
-LOG_TAIL_BYTES = 2000
+LOG_TAIL_BYTES = 1000
+_COMPLAINT = re.compile(r"assert|error|abort|fatal", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Worker:
         except OSError as error:
             self._log.close()
             raise UnsupportedError(f"cannot start {command[0]}: {error}") from error
+        self._log_start = 0
         hello = self._read("the greeting")
         if "missing" in hello:
             self.close()
@@ -63,6 +66,7 @@ class Worker:
     def ask(self, word: str, **fields: Any) -> dict[str, Any]:
         """One request and its answer; raises BackendError when the worker refuses it or dies."""
         stdin = self._process.stdin
+        self._log_start = 0 if self._log.closed else self._log.seek(0, 2)
         try:
             if stdin is None:
                 raise BrokenPipeError
@@ -116,7 +120,12 @@ class Worker:
         return answer
 
     def _log_tail(self) -> str:
+        """What the worker printed since the last request: the first line that sounds like a complaint, else the end."""
         if self._log.closed:
             return ""
-        tail = self.log()[-LOG_TAIL_BYTES:].strip()
-        return f"; its log ends:\n{tail}" if tail else ""
+        self._log.seek(self._log_start)
+        text = self._log.read().decode(errors="replace").strip()
+        complaints = [line.strip() for line in text.splitlines() if _COMPLAINT.search(line)]
+        if complaints:
+            return f"; its log says: {complaints[0][:LOG_TAIL_BYTES]}"
+        return f"; its log ends:\n{text[-LOG_TAIL_BYTES:]}" if text else ""
