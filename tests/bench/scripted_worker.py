@@ -14,8 +14,8 @@ def main() -> None:
     if "missing" in script:
         print(json.dumps({"missing": script["missing"]}), flush=True)
         return
-    print(json.dumps({"engine": name, "version": "9", "system": "SIMD = 1"}), flush=True)
     print("noise for the log", file=sys.stderr, flush=True)
+    print(json.dumps({"engine": name, "version": "9", "system": "SIMD = 1"}), flush=True)
     factor = 1.0
     for line in sys.stdin:
         request = json.loads(line)

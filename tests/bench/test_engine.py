@@ -45,6 +45,7 @@ def test_everything_is_recorded_in_every_process(artifact: Path) -> None:
         step = run.find(engine.STEP, work=piece.name)
         assert step is not None
         assert len(step.values) == 2 * piece.repeats
+        assert len(step.warmups) == 2 * piece.warmups
         assert step.work == Work(piece.tokens_per_value, "token")
     for name in (engine.LOAD, engine.FIRST_TOKEN):
         for state in ("cold", "warm"):
@@ -91,8 +92,8 @@ def test_share_is_bytes_over_time_over_the_ceiling() -> None:
         conditions={"weight_bytes_per_step": 1000, "kv_bytes_per_token": 10.0},
     )
     (share,) = engine.decode_shares(run, [decode, Decode(1, sequences=2), Prefill(4)])
-    # The 16 steps of a visit read 101 to 116 positions, 108.5 in the middle.
-    assert share.bytes_per_step == 1000 + 10 * 108.5
+    # After 4 warm-ups the 16 timed steps of a visit read 105 to 120 positions, 112.5 in the middle.
+    assert share.bytes_per_step == 1000 + 10 * 112.5
     assert share.bytes_per_s == share.bytes_per_step / 0.5
     assert share.share == share.bytes_per_s / 20000
 

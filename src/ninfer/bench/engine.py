@@ -70,11 +70,13 @@ class _Collected:
     """Raw values of every measurement while the processes come and go, by name and work."""
 
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    warmups: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     ceiling: list[float] = field(default_factory=list)
 
-    def add(self, name: str, what: str, values: Sequence[float]) -> None:
+    def add(self, name: str, what: str, values: Sequence[float], warmups: Sequence[float] = ()) -> None:
         self.values.setdefault((name, what), []).extend(values)
+        self.warmups.setdefault((name, what), []).extend(warmups)
 
 
 def measure(
@@ -106,7 +108,7 @@ def measure(
             _load(collected, model, {**load, "context": load_context}, state)
             _start(collected, model, threads, state)
     by_name = {piece.name: piece for piece in work}
-    measurements = [_measurement(name, what, values, by_name) for (name, what), values in collected.values.items()]
+    measurements = [_measurement(collected, name, what, by_name) for name, what in collected.values]
     ceiling_bytes = _ceiling_bytes(collected, threads)
     inputs: dict[str, Scalar] = {"buffer_bytes": ceiling_bytes, "huge_pages": True, "threads": threads}
     measurements.append(
@@ -135,7 +137,7 @@ def decode_shares(run: Run, work: Sequence[Work] = DEFAULT_WORK) -> list[DecodeS
         step = run.find(STEP, work=piece.name)
         if not isinstance(piece, Decode) or piece.sequences > 1 or step is None:
             continue
-        positions = piece.depth + (piece.repeats + 1) / 2  # the middle step of a visit
+        positions = piece.depth + piece.warmups + (piece.repeats + 1) / 2  # the middle of the timed steps
         read = run.conditions["weight_bytes_per_step"] + positions * run.conditions["kv_bytes_per_token"]
         shares.append(DecodeShare(piece.name, read, read / step.summary.median, ceiling.rate.median))
     return shares
@@ -160,7 +162,8 @@ def _steps(collected: _Collected, load: Mapping[str, Any], work: Sequence[Work])
             worker.seconds("decode", ids=token_ids(8), sequences=sequences, next_ids=token_ids(4))
             for piece in work:
                 if piece.sequences == sequences:
-                    collected.add(STEP, piece.name, piece.run(worker))
+                    taken = piece.run(worker)
+                    collected.add(STEP, piece.name, taken.values, taken.warmups)
             if sequences == 1:
                 answer = worker.ask("generate", ids=token_ids(LOOP_PROMPT_TOKENS), max_new=LOOP_NEW_TOKENS)
                 collected.add(ENGINE_STEP, "greedy", answer["seconds"])
@@ -217,10 +220,9 @@ def _ceiling(collected: _Collected, threads: int) -> None:
     collected.ceiling.extend(read.seconds[2:])
 
 
-def _measurement(name: str, what: str, values: Sequence[float], work: Mapping[str, Work]) -> Measurement:
+def _measurement(collected: _Collected, name: str, what: str, work: Mapping[str, Work]) -> Measurement:
+    values, warmups = tuple(collected.values[name, what]), tuple(collected.warmups[name, what])
     if name == STEP:
         amount = Amount(work[what].tokens_per_value, "token")
-        return Measurement(name, "s", tuple(values), inputs={"work": what}, work=amount)
-    if name == PEAK_MEMORY:
-        return Measurement(name, "byte", tuple(values), inputs={"case": what})
-    return Measurement(name, "s", tuple(values), inputs={"case": what})
+        return Measurement(name, "s", values, warmups, {"work": what}, amount)
+    return Measurement(name, "byte" if name == PEAK_MEMORY else "s", values, warmups, {"case": what})

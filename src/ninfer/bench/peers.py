@@ -16,7 +16,7 @@ from typing import Any
 
 from ninfer.bench.engine import DEFAULT_SETTINGS, OWN_WORKER
 from ninfer.bench.machine import describe_machine, package_versions
-from ninfer.bench.records import Measurement, Run, Scalar, Unsupported
+from ninfer.bench.records import Measurement, Repeats, Run, Scalar, Unsupported
 from ninfer.bench.records import Work as Amount
 from ninfer.bench.statistics import Ratio, paired_ratio, quantile
 from ninfer.bench.workers.protocol import Worker
@@ -224,12 +224,12 @@ def choose_settings(
             bench = _Bench(threads, stand_ins, stack)
             for piece in stand_ins:
                 try:
-                    values = piece.run(bench.worker(contender, settings, piece.sequences))
+                    taken = piece.run(bench.worker(contender, settings, piece.sequences))
                 except BackendError as error:
                     bench.discard(contender, settings, piece.sequences)
                     unsupported.append(Unsupported(f"{contender.name} with {described}: {piece.name}", str(error)))
                     continue
-                measured = _record(TRIAL, contender, settings, piece, values)
+                measured = _record(TRIAL, contender, settings, piece, taken)
                 trials.append(measured)
                 seconds = measured.summary.median
                 if piece not in best or seconds < best[piece][0]:
@@ -257,9 +257,9 @@ def _compare(
     for index in range(rounds):
         progress(f"{piece.name}: round {index + 1} of {rounds}")
         for contender in contenders:
-            values = piece.run(workers[contender.name])
-            steps.append(_record(STEP, contender, settings[contender.name], piece, values, index))
-            seconds[contender.name].append(quantile(values, 0.5))
+            taken = piece.run(workers[contender.name])
+            steps.append(_record(STEP, contender, settings[contender.name], piece, taken, index))
+            seconds[contender.name].append(quantile(taken.values, 0.5))
     return Comparison(piece, {name: tuple(values) for name, values in seconds.items()}, settings)
 
 
@@ -268,13 +268,13 @@ def _record(
     contender: Contender,
     settings: Settings,
     piece: Work,
-    values: Sequence[float],
+    taken: Repeats,
     index: int | None = None,
 ) -> Measurement:
     inputs: dict[str, Scalar] = {"engine": contender.name, "work": piece.name, **settings}
     if index is not None:
         inputs["round"] = index
-    return Measurement(name, "s", tuple(values), inputs=inputs, work=Amount(piece.tokens_per_value, "token"))
+    return Measurement(name, "s", taken.values, taken.warmups, inputs, Amount(piece.tokens_per_value, "token"))
 
 
 def describe_settings(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ninfer.bench.records import Repeats, split_warmups
 from ninfer.bench.workers.protocol import Worker
 
 # Ids every vocabulary in question has, away from control tokens at its start and end; the stride avoids repeats.
@@ -32,6 +33,11 @@ class Prefill:
         return self.tokens
 
     @property
+    def warmups(self) -> int:
+        """Intervals at the start of a visit that are set apart: another engine has just used the caches."""
+        return 1 if self.tokens <= 512 else 0
+
+    @property
     def repeats(self) -> int:
         """Timed intervals of one visit: enough that their median stands, few enough that a visit stays short."""
         return 3 if self.tokens <= 512 else 1
@@ -45,9 +51,10 @@ class Prefill:
     def sequences(self) -> int:
         return 1
 
-    def run(self, worker: Worker) -> list[float]:
-        """Seconds of every timed interval of one visit."""
-        return worker.seconds("prefill", ids=token_ids(self.tokens), repeats=self.repeats)
+    def run(self, worker: Worker) -> Repeats:
+        """Seconds of every interval of one visit."""
+        count = self.warmups + self.repeats
+        return split_warmups(worker.seconds("prefill", ids=token_ids(self.tokens), repeats=count), self.warmups)
 
 
 @dataclass(frozen=True)
@@ -66,16 +73,22 @@ class Decode:
         return self.sequences
 
     @property
+    def warmups(self) -> int:
+        return 4
+
+    @property
     def repeats(self) -> int:
         return 16
 
     @property
     def context(self) -> int:
-        return self.depth + self.repeats
+        return self.depth + self.warmups + self.repeats
 
-    def run(self, worker: Worker) -> list[float]:
-        ids, next_ids = token_ids(self.depth), token_ids(self.repeats, start=self.depth)
-        return worker.seconds("decode", ids=ids, sequences=self.sequences, next_ids=next_ids)
+    def run(self, worker: Worker) -> Repeats:
+        ids = token_ids(self.depth)
+        next_ids = token_ids(self.warmups + self.repeats, start=self.depth)
+        seconds = worker.seconds("decode", ids=ids, sequences=self.sequences, next_ids=next_ids)
+        return split_warmups(seconds, self.warmups)
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,12 @@ class Rows:
         return self.rows
 
     @property
+    def warmups(self) -> int:
+        return 3
+
+    @property
     def repeats(self) -> int:
-        return 5
+        return 9
 
     @property
     def context(self) -> int:
@@ -105,9 +122,10 @@ class Rows:
     def sequences(self) -> int:
         return 1
 
-    def run(self, worker: Worker) -> list[float]:
+    def run(self, worker: Worker) -> Repeats:
         ids, next_ids = token_ids(self.depth), token_ids(self.rows, start=self.depth)
-        return worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=self.repeats)
+        count = self.warmups + self.repeats
+        return split_warmups(worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=count), self.warmups)
 
 
 Work = Prefill | Decode | Rows
