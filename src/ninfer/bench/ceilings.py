@@ -68,13 +68,13 @@ def measure(
         for huge in (False, True):
             for count in threads:
                 progress(f"{MEMORY_READ} {size // MIB} MiB, {'huge' if huge else 'small'} pages, {count} threads")
-                measurements.append(_memory_read(loops, size, huge, count, repeats))
+                measurements.append(memory_read(loops, size, huge=huge, threads=count, repeats=repeats))
     for loop in loops.peak_loops():
         if not loop.available:
             unsupported.append(Unsupported(f"{PEAK} {loop.name}", f"needs {loop.needs}"))
             continue
         progress(f"{PEAK} {loop.name}")
-        measurements.extend(_peak(loops, loop, threads, repeats))
+        measurements.extend(peak(loops, loop, threads, repeats))
     for count in threads:
         if count > 1:
             progress(f"{BARRIER}, {count} threads")
@@ -84,7 +84,8 @@ def measure(
     return Run("ceilings", describe_machine(), package_versions(), tuple(measurements), tuple(unsupported))
 
 
-def _memory_read(loops: Loops, size: int, huge: bool, threads: int, repeats: int) -> Measurement:
+def memory_read(loops: Loops, size: int, *, huge: bool, threads: int, repeats: int) -> Measurement:
+    """Reads of one buffer, at most 64 x threads bytes shorter than `size`."""
     size -= size % (64 * threads)
     passes = max(1, BYTES_PER_REPEAT // size)
     result = loops.read_memory(size, huge_pages=huge, threads=threads, passes=passes, repeats=WARMUPS + repeats)
@@ -99,7 +100,8 @@ def _memory_read(loops: Loops, size: int, huge: bool, threads: int, repeats: int
     return Measurement(MEMORY_READ, "s", taken.values, taken.warmups, inputs, Work(size * passes, "byte"))
 
 
-def _peak(loops: Loops, loop: PeakLoop, threads: Sequence[int], repeats: int) -> Iterator[Measurement]:
+def peak(loops: Loops, loop: PeakLoop, threads: Sequence[int], repeats: int) -> Iterator[Measurement]:
+    """One arithmetic loop, by thread count."""
     iterations = _calibrate(loops, loop)
     for count in threads:
         seconds = loops.run_peak(loop.name, threads=count, iterations=iterations, repeats=WARMUPS + repeats)

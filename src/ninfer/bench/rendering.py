@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from ninfer.bench import ceilings, engine, peers
+from ninfer.bench import ceilings, engine, ops, peers
 from ninfer.bench.peers import PeersResult
 from ninfer.bench.records import Measurement, Run, Scalar
 from ninfer.bench.statistics import Summary, summarize
@@ -74,6 +74,28 @@ def engine_tables(run: Run) -> RenderableType:
     if overhead is not None:
         others.add_row("engine step outside kernels", "greedy", f"{overhead:.1%}")
     return Group(heading(run), steps, shares, others)
+
+
+def ops_tables(run: Run) -> RenderableType:
+    """Every case of an `ops` run with its rates and how much of each limit they are."""
+    table = Table("op", "shape", "rows", "us", "GB/s", "of memory", "Gop/s", "of arithmetic", title="Kernels")
+    for share in ops.shares(run):
+        m = share.measurement
+        table.add_row(
+            str(m.inputs["op"]),
+            str(m.inputs["shape"]),
+            str(m.inputs["rows"]),
+            with_spread(m.summary, 1e-6, 1),
+            f"{share.bytes_per_s / 1e9:.1f}",
+            _share(share.memory_share),
+            "" if share.ops_per_s is None else f"{share.ops_per_s / 1e9:,.0f}",
+            _share(share.arithmetic_share),
+        )
+    return Group(heading(run), table)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def peers_tables(result: PeersResult) -> RenderableType:

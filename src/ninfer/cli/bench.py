@@ -8,6 +8,7 @@ from ninfer.cli.lazy import LazyGroup
 
 TOOLS: dict[str, str] = {
     "ceilings": "ninfer.cli.bench_ceilings",
+    "ops": "ninfer.cli.bench_ops",
     "engine": "ninfer.cli.bench_engine",
     "peers": "ninfer.cli.bench_peers",
 }
