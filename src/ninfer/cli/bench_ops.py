@@ -8,15 +8,16 @@ from typing import Any
 
 import click
 
+from ninfer.cli.fields import field_options
+from ninfer.engine import EngineConfig
+
 
 @click.command("ops")
 @click.option("--op", "names", multiple=True, help="Only this op, repeatable. [default: all]")
 @click.option("--rows", type=click.IntRange(min=1), multiple=True, help="Rows of a step, repeatable.")
 @click.option("--depth", type=click.IntRange(min=0), multiple=True, help="KV length for attention, repeatable.")
 @click.option("--format", "weight_formats", multiple=True, help="Weight format of products, repeatable.")
-@click.option("--numerics", type=click.Choice(["a8", "f32"]), default="a8", show_default=True)
-@click.option("--kv-dtype", type=click.Choice(["int8", "bf16"]), default="int8", show_default=True)
-@click.option("--isa", default="auto", show_default=True, help="Instruction set of the kernels.")
+@field_options(EngineConfig, only=("numerics", "kv_dtype", "isa"))
 @click.option("--threads", type=click.IntRange(min=1), help="Worker threads. [default: all CPUs of this process]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with all raw values.")
 def command(
