@@ -19,14 +19,27 @@ from ninfer.formats.base import Array
 
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
     """Map a whole regular, non-empty file read-only; ArtifactError if that is not possible."""
+    mapping, fd = _open_mapped(path)
+    os.close(fd)
+    return mapping
+
+
+def _open_mapped(path: str | os.PathLike[str]) -> tuple[mmap.mmap, int]:
+    """The mapping of a file and a descriptor of the same file, which the caller closes."""
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
+        # Without O_NONBLOCK the open of a named pipe would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise ArtifactError("not a regular file", file=path)
+                what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+                raise ArtifactError(f"is {what}; a file is needed", file=path)
             if status.st_size == 0:
                 raise ArtifactError("the file is empty", file=path)
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), fd
+        except BaseException:
+            os.close(fd)
+            raise
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte, a file that shrank
         raise ArtifactError(f"cannot be read: {error}", file=path) from error
 
@@ -37,8 +50,9 @@ class Artifact:
     Memory given out by `payload` and `array` stays valid after `close` as long as it is referenced.
     """
 
-    def __init__(self, path: Path, mapping: mmap.mmap, header: Header) -> None:
+    def __init__(self, path: Path, mapping: mmap.mmap, fd: int, header: Header) -> None:
         self._view = memoryview(mapping)
+        self._fd = fd
         self.path = path
         self.file_bytes = len(mapping)
         self.header_bytes = header.nbytes
@@ -58,15 +72,38 @@ class Artifact:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Artifact:
         """Map the file and check its header (`parse_header` says what); payload digests are `verify`'s work."""
-        mapping = map_file(path)
-        with memoryview(mapping) as view:
-            header = parse_header(view, file=path)
-        return cls(Path(path), mapping, header)
+        mapping, fd = _open_mapped(path)
+        try:
+            with memoryview(mapping) as view:
+                header = parse_header(view, file=path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(Path(path), mapping, fd, header)
 
     def payload(self, name: str) -> memoryview:
         """The bytes of an object without padding: read-only mapped memory, on a 64-byte border of the file."""
         entry = self._entry(name)
         return self._view[entry.offset : entry.offset + entry.nbytes]
+
+    def file_range(self, name: str) -> tuple[int, int]:
+        """An object as (descriptor, offset) of the open file, for reads that should leave no page of the mapping in
+        memory; valid until `close`."""
+        if self._fd < 0:
+            raise ArtifactError("was closed", file=self.path)
+        return self._fd, self._entry(name).offset
+
+    def read(self, name: str) -> bytes:
+        """A copy of an object's bytes, read from the file and not through the mapping: a touched mapping keeps up to
+        2 MiB around each object resident."""
+        fd, offset = self.file_range(name)
+        data = bytearray()
+        while len(data) < self._entry(name).nbytes:
+            part = os.pread(fd, self._entry(name).nbytes - len(data), offset + len(data))
+            if not part:
+                raise ArtifactError("the file was cut while it was open", file=self.path, field=name)
+            data += part
+        return bytes(data)
 
     def find_resource(self, name: str) -> bytes | None:
         """The content of a `frontend/...` file, None if the artifact has none of that name."""
@@ -76,7 +113,7 @@ class Artifact:
         """The content of a `frontend/...` file; ArtifactError if there is none of that name."""
         if not self._entry(name).is_resource:
             raise ArtifactError("is a weight, not a resource", file=self.path, field=name)
-        return bytes(self.payload(name))
+        return self.read(name)
 
     def array(self, name: str) -> Array:
         """An object in layout `row` as a read-only array of its shape, nothing copied (bf16: uint16 bits)."""
@@ -98,6 +135,9 @@ class Artifact:
     def close(self) -> None:
         """Give the mapping up; it goes away with the last array or memoryview made from it. Later reads fail."""
         self._view.release()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ninfer import formats
 from ninfer.artifact import Artifact, TensorEntry
-from ninfer.backends.base import Matrix
+from ninfer.backends.base import FileRange, Matrix
 from ninfer.errors import ArtifactError
 from ninfer.models.registry import ModelConfig
 
@@ -23,10 +23,11 @@ class ArtifactWeights:
     def matrix(self, name: str) -> Matrix:
         entry = self._artifact.tensors[name]
         data = np.frombuffer(self._artifact.payload(name), np.uint8)
-        return Matrix(entry.format, (entry.shape[0], entry.shape[1]), data)
+        source = FileRange(*self._artifact.file_range(name))
+        return Matrix(entry.format, (entry.shape[0], entry.shape[1]), data, source)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        return self._artifact.array(name)
+        return np.frombuffer(self._artifact.read(name), np.float32)
 
 
 def check_tensors(artifact: Artifact, config: ModelConfig) -> None:
