@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def hf_weights(weights: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndar
             yield f"model.layers.{layer}.{HF_NAMES[part]}.weight", array
 
 
-def hf_logits(config: LlamaConfig, weights: Mapping[str, np.ndarray], ids: np.ndarray, kv_format: str) -> np.ndarray:
+def hf_logits(model: Any, ids: np.ndarray, kv_format: str) -> np.ndarray:
     """Logits float32 `[T, V]` of one whole forward over `ids`, with keys and values stored as our cache stores them."""
     import torch
     from transformers import DynamicCache
@@ -176,6 +177,7 @@ def hf_logits(config: LlamaConfig, weights: Mapping[str, np.ndarray], ids: np.nd
         def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
             return super().update(stored(key_states), stored(value_states), *args, **kwargs)
 
+    parameter = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
     with torch.no_grad():
         batch = torch.from_numpy(ids.astype(np.int64))[None]
-        return hf_model(config, weights)(batch, past_key_values=StoringCache(), use_cache=True).logits[0].numpy()
+        return model(batch, **{parameter: StoringCache()}, use_cache=True).logits[0].numpy()

@@ -14,7 +14,7 @@ from test_gguf_blocks import random_rows
 
 from make.make_gguf import TEMPLATE, TINY, decode, encode, side_by_side, write_gguf
 from make.model_runs import logits_of
-from make.tiny_llama import hf_logits, random_weights
+from make.tiny_llama import hf_logits, hf_model, random_weights
 from ninfer import formats
 from ninfer.artifact import Artifact, verify
 from ninfer.convert import convert as convert_module
@@ -61,7 +61,7 @@ def test_logits_of_a_converted_model_are_those_of_transformers_and_depend_on_the
     weights = random_weights(config)
     source = write_gguf(tmp_path / "a.gguf", config, weights)
     ids = np.array([1, 50, 77, 3, 260, 9, 12], np.int32)
-    expected = hf_logits(config, weights, ids, "bf16")
+    expected = hf_logits(hf_model(config, weights), ids, "bf16")
 
     def logits() -> np.ndarray:
         convert(source, tmp_path / "a.ninfer")
