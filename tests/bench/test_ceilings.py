@@ -69,7 +69,7 @@ def test_barrier_only_with_company() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"threads": [0]}, {"threads": [ALL_CPUS + 1]}, {"repeats": 0}, {"buffers": [MIB - 1]}],
+    [{"threads": [0]}, {"threads": [ALL_CPUS + 1]}, {"repeats": 0}, {"buffers": [MIB - 1]}, {"buffers": [1 << 60]}],
 )
 def test_what_cannot_be_measured_is_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

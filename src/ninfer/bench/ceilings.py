@@ -59,8 +59,14 @@ def measure(
     threads = sorted(set(threads or (1, all_cpus)))
     if threads[0] < 1 or threads[-1] > all_cpus:
         raise ConfigError(f"threads must be 1..{all_cpus}, the CPUs of this process; got {list(threads)}")
-    if repeats < 1 or any(size < MIB for size in buffers):
-        raise ConfigError("repeats must be at least 1 and buffers at least 1 MiB")
+    machine = describe_machine()
+    largest = (
+        machine.memory_bytes // 2
+    )  # more would push other programs out, or end in the kernel's out-of-memory killer
+    if repeats < 1:
+        raise ConfigError(f"repeats must be at least 1; got {repeats}")
+    if any(not MIB <= size <= largest for size in buffers):
+        raise ConfigError(f"buffers must have 1 to {largest // MIB} MiB, half of this machine's memory")
     loops = loops or NativeCeilings()
     measurements: list[Measurement] = []
     unsupported: list[Unsupported] = []
@@ -81,7 +87,7 @@ def measure(
             values = [loops.barrier_seconds(threads=count, rounds=BARRIER_ROUNDS) for _ in range(WARMUPS + repeats)]
             taken = split_warmups(values, WARMUPS)
             measurements.append(Measurement(BARRIER, "s", taken.values, taken.warmups, {"threads": count}))
-    return Run("ceilings", describe_machine(), package_versions(), tuple(measurements), tuple(unsupported))
+    return Run("ceilings", machine, package_versions(), tuple(measurements), tuple(unsupported))
 
 
 def memory_read(loops: Loops, size: int, *, huge: bool, threads: int, repeats: int) -> Measurement:
