@@ -58,7 +58,7 @@ def render(plan: EnginePlan, available_bytes: int) -> str:
         "max_concurrency": f"{plan.max_concurrency}",
         "numerics": options.numerics,
         "threads": f"{options.threads}",
-        "isa": options.isa or "the best of this CPU",
+        "isa": f"{options.isa}",
         "weights_memory": options.weights_memory,
     }
     reasons = {choice.field: choice.reason for choice in plan.choices}
