@@ -83,18 +83,11 @@ struct V {
     q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1));
     return _mm_cvtss_f32(_mm_castsi128_ps(q));
   }
-  static int quantize16(const float* x, float inv, std::int8_t* q) {
+  // RNE(x * inv) of 16 floats as int8, saturated.
+  static void quantize16(const float* x, float inv, std::int8_t* q) {
     const __m256 s = _mm256_set1_ps(inv);
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), s));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), s));
-    const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-    const __m128i c = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), c);
-    const __m256i sum8 = _mm256_add_epi32(a, b);
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sum8), _mm256_extracti128_si256(sum8, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
-    return _mm_cvtsi128_si32(sum);
+    store_bytes(q, _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), s)),
+                _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), s)));
   }
 
   static __m256i digits8(__m256i code, __m256i& low) {
@@ -150,11 +143,13 @@ struct V {
   static I next_digit_u8off(I acc, const std::int32_t*) {
     return {_mm256_slli_epi32(acc.a, 8), _mm256_slli_epi32(acc.b, 8)};
   }
-  // |a| as unsigned times w with a's sign: digits reach -128, weight and key codes do not, so pair sums stay within
-  // 2 * 128 * 127 < 2^15.
+  static __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
+  static __m256i odd_bytes(__m256i v) { return _mm256_srai_epi16(v, 8); }
+  // Signed times signed by way of 16 bits: the byte instruction wants one side unsigned, and -128 has no byte negative.
   static __m256i dot8(__m256i acc, __m256i w, __m256i a) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(w, a));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    const __m256i even = _mm256_madd_epi16(even_bytes(w), even_bytes(a));
+    const __m256i odd = _mm256_madd_epi16(odd_bytes(w), odd_bytes(a));
+    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
   }
   static __m256i broadcast_quad(const std::int8_t* quad) {
     std::int32_t q;

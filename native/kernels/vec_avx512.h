@@ -60,11 +60,10 @@ struct V {
     const unsigned bits = static_cast<unsigned>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
     return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(bits))));
   }
-  // RNE(x * inv) of 16 floats as int8; returns their sum.
-  static int quantize16(const float* x, float inv, std::int8_t* q) {
+  // RNE(x * inv) of 16 floats as int8, saturated.
+  static void quantize16(const float* x, float inv, std::int8_t* q) {
     const I i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtsepi32_epi8(i));
-    return _mm512_reduce_add_epi32(i);
   }
 
   // Codes RNE(x * inv) of 16 floats as digits 256 * high + low; returns the sum of the codes.

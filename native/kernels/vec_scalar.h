@@ -79,18 +79,15 @@ struct V {
     }
     return float_of(best);
   }
-  static int quantize16(const float* x, float inv, std::int8_t* q) {
-    std::uint32_t sum = 0;  // wraps like the vector targets when the input is not finite
+  static void quantize16(const float* x, float inv, std::int8_t* q) {
     for (int i = 0; i < 16; ++i) {
       const std::int32_t c = to_int(x[i] * inv);
       q[i] = static_cast<std::int8_t>(c < -128 ? -128 : c > 127 ? 127 : c);
-      sum += static_cast<std::uint32_t>(c);
     }
-    return static_cast<int>(sum);
   }
 
   static int digits16(const float* x, float inv, std::int8_t* high, std::int8_t* low) {
-    std::uint32_t sum = 0;
+    std::uint32_t sum = 0;  // wraps like the vector targets when the input is not finite
     for (int i = 0; i < 16; ++i) {
       const std::uint32_t code = static_cast<std::uint32_t>(to_int(x[i] * inv));
       high[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(code + 128u) >> 8);

@@ -13,6 +13,7 @@ from ninfer.backends import cpu
 from ninfer.backends.base import Executable, Matrix, Weights
 from ninfer.backends.options import RuntimeOptions
 from ninfer.backends.reference import executable as reference
+from ninfer.formats.base import Planes
 from ninfer.formats.layouts import to_n16
 from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
 from ninfer.ops.graph import Graph, Value
@@ -28,12 +29,15 @@ class StoredWeights:
 
     def __init__(self, arrays: Mapping[str, F32Array], format: str) -> None:
         self._vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
-        fmt = formats.get(format)
-        self._matrices = {
-            name: Matrix(format, array.shape, aligned(to_n16(fmt.pack(array), format)))
-            for name, array in arrays.items()
-            if array.ndim == 2
-        }
+        self._format = format
+        self._matrices: dict[str, Matrix] = {}
+        for name, array in arrays.items():
+            if array.ndim == 2:
+                self.add(name, formats.get(format).pack(array))
+
+    def add(self, name: str, planes: Planes) -> None:
+        """A matrix with codes of the caller's choice, which an encoder might never give."""
+        self._matrices[name] = Matrix(self._format, planes.shape, aligned(to_n16(planes, self._format)))
 
     def matrix(self, name: str) -> Matrix:
         return self._matrices[name]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from make.op_runs import BACKENDS, CPU_ISAS, run_case
+from make.op_runs import BACKENDS, CPU_ISAS, StoredWeights, compile_on, run_case, run_step
 from ninfer import formats
 from ninfer.formats.base import Planes
-from ninfer.ops.linear import cases, oracle
+from ninfer.ops.graph import Graph
+from ninfer.ops.linear import cases, linear, oracle
 from ninfer.ops.profiles import PRODUCT
 from ninfer.ops.spec import Case, F64Array, Rows, Step
 from ninfer.ops.two_digits import to_codes
@@ -68,6 +69,25 @@ def test_quantised_products_are_integer_products(case: Case, weight_format: str,
     parts = [integer_product(x, fmt.pack(array), weight_format) for array in case.weights.values()]
     want = np.concatenate(parts, axis=1) + sum(residual)
     assert PRODUCT.excess(got, want) <= 1
+
+
+@pytest.mark.parametrize("isa", CPU_ISAS)
+def test_the_most_negative_codes_meet_the_most_negative_digits(isa: str) -> None:
+    """GGUF files may hold the q8g32 code -128, and low digits reach -128: neither has a byte that is its negative."""
+    rng = np.random.default_rng(8)
+    codes = rng.choice(np.array([-128, 127], np.int8), (35, 64))
+    x = rng.choice(np.array([-128.0, -32640 + 128, 32512.0, 127.0], np.float32), (19, 64))
+    x[:, 0] = 32512  # makes the scale of every row 1, so that values are their own codes
+    planes = Planes((35, 64), codes, np.ones((35, 2), np.float16))
+    graph = Graph()
+    value = linear(graph, graph.new_input(64), [("w", 35)])
+    weights = StoredWeights({}, "q8g32")
+    weights.add("w", planes)
+    step = Step([Rows(0, 0, 19)], [x])
+    executable = compile_on(isa, graph, weights, num_pages=1, max_rows=19, max_logit_rows=1)
+    got = run_step(executable, graph, value, step, {0: np.zeros(1, np.int32)})
+    executable.close()
+    assert PRODUCT.excess(got, x.astype(np.float64) @ codes.T.astype(np.float64)) <= 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
