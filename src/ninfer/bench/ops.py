@@ -38,6 +38,7 @@ DEFAULT_FORMATS = ("q4g32m", "q8g32")
 PEAK_LOOPS: Mapping[str, tuple[str, str]] = {
     "avx2": ("int8_avx2_maddubs", "fp32_fma_avx2"),
     "avx512_vnni": ("int8_avx512_vnni", "fp32_fma_avx512"),
+    "amx": ("int8_amx", "fp32_fma_avx512"),
 }
 """Instruction set of the kernels -> the loops that are the peak of its int8 and of its float32 products."""
 
