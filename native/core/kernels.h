@@ -12,7 +12,6 @@ namespace ninfer {
 
 constexpr int kLanes = 16;        // output rows of a weight record; virtual vector width of every target
 constexpr int kGroup = 32;        // weight columns that share a scale
-constexpr int kMaxTileRows = 16;  // most rows of one activation tile
 constexpr int kPageTokens = 64;   // tokens of one KV page
 constexpr int kSegmentTokens = 256;  // KV positions reduced together; segments are aligned to absolute positions
 constexpr int kKVGroup = 64;      // head dims that share a KV scale
@@ -37,8 +36,8 @@ struct Weight {
   const std::uint8_t* data;
 };
 
-// Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of up to
-// kMaxTileRows rows. A tile of R rows holds the row scales, padded to kTileHeaderBytes, then one record per group of 32
+// Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of as
+// many rows as the target likes (KernelTable::tile_rows, at most 16). A tile of R rows holds the row scales, padded to kTileHeaderBytes, then one record per group of 32
 // columns: high digits [R][32] int8, low digits [R][32] int8, sum of codes [R] f32, -8 * sum [R] i32, -128 * sum [R] i32.
 constexpr std::size_t kTileHeaderBytes = 64;
 constexpr std::size_t kActBytesPerRowGroup = 76;

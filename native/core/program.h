@@ -65,7 +65,6 @@ class Program {
   float* slot_data(int slot);
   int slot_stride(int slot) const { return slots_[slot].stride; }
   bool slot_is_logit(int slot) const { return slots_[slot].logit_rows; }
-  int slot_width(int slot) const { return slots_[slot].width; }
   int max_rows() const { return max_rows_; }
   int max_logit_rows() const { return max_logit_rows_; }
   int num_pages() const { return num_pages_; }

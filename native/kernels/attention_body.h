@@ -248,26 +248,18 @@ void values_page(const AttentionTile& t, AttentionScratch& s, const std::uint8_t
       weight_stride = kPageTokens;
     }
     float* o = s.segment[0] + g * kKVGroup;
-    if (layout.format == KVFormat::int8) {
-      const std::int8_t* v = reinterpret_cast<const std::int8_t*>(head + layout.v_offset) + g * kKVGroup;
-      const ValuesInt8 direct{v, static_cast<std::size_t>(layout.padded_dim)};
-      if (!convert) {
-        accumulate_lanes(vectors, direct, t, weights, weight_stride, tokens, o, o_stride);
-        continue;
-      }
+    const auto add_up = [&](const auto& stored) {
+      if (!convert) return accumulate_lanes(vectors, stored, t, weights, weight_stride, tokens, o, o_stride);
       for (int token = 0; token < tokens; ++token)
-        for (int n = 0; n < vectors; ++n) V::store(s.values[token] + n * kLanes, direct.load(token, n * kLanes));
-    } else {
-      const std::uint16_t* v = reinterpret_cast<const std::uint16_t*>(head + layout.v_offset) + g * kKVGroup;
-      const ValuesBF16 direct{v, static_cast<std::size_t>(layout.padded_dim)};
-      if (!convert) {
-        accumulate_lanes(vectors, direct, t, weights, weight_stride, tokens, o, o_stride);
-        continue;
-      }
-      for (int token = 0; token < tokens; ++token)
-        for (int n = 0; n < vectors; ++n) V::store(s.values[token] + n * kLanes, direct.load(token, n * kLanes));
-    }
-    accumulate_lanes(vectors, ValuesFloat{s.values[0]}, t, weights, weight_stride, tokens, o, o_stride);
+        for (int n = 0; n < vectors; ++n) V::store(s.values[token] + n * kLanes, stored.load(token, n * kLanes));
+      accumulate_lanes(vectors, ValuesFloat{s.values[0]}, t, weights, weight_stride, tokens, o, o_stride);
+    };
+    const std::uint8_t* values = head + layout.v_offset;
+    const std::size_t stride = static_cast<std::size_t>(layout.padded_dim);
+    if (layout.format == KVFormat::int8)
+      add_up(ValuesInt8{reinterpret_cast<const std::int8_t*>(values) + g * kKVGroup, stride});
+    else
+      add_up(ValuesBF16{reinterpret_cast<const std::uint16_t*>(values) + g * kKVGroup, stride});
   }
 }
 

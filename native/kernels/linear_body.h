@@ -74,11 +74,12 @@ void quantize(const QuantizeArgs& a, long begin, long end) {
 struct DotQ8 {
   static constexpr int kCodeBytes = 512;
   static constexpr bool kHasMin = false;
+  static constexpr int kBiasOffset = 72;  // of the sums that take the codes' offset out, in an activation record, per row
   template <int R>
   static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
                                                         V::I (&acc)[R]) {
     const std::int8_t* digits = reinterpret_cast<const std::int8_t*>(act);
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 72 * R);
+    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + kBiasOffset * R);
     for (int r = 0; r < R; ++r) acc[r] = V::zero_i32();
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
@@ -99,6 +100,7 @@ template <bool HasMin>
 struct DotQ4 {
   static constexpr int kCodeBytes = 256;
   static constexpr bool kHasMin = HasMin;
+  static constexpr int kBiasOffset = 68;
   template <int R>
   static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
                                                         V::I (&acc)[R]) {
@@ -107,7 +109,7 @@ struct DotQ4 {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) V::load_u4(codes + 64 * j, w[j], w[j + 4]);
     V::template dot_u4_digits<R>(w, digits, digits + kGroup * R, kGroup, acc);
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + 68 * R);
+    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + kBiasOffset * R);
     if (!HasMin)
       for (int r = 0; r < R; ++r) acc[r] = V::add_i32(acc[r], bias + r);
   }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
 from ninfer.engine import EngineConfig, EnginePlan, Hardware, plan_engine
 from ninfer.engine.planning import (
@@ -16,7 +17,6 @@ from ninfer.engine.planning import (
     TOKENIZER_ESTIMATE_FACTOR,
 )
 from ninfer.errors import ArtifactError, CapacityError, ConfigError, UnsupportedError
-from ninfer.models.options import RuntimeOptions
 
 GIB = 2**30
 MIB = 2**20

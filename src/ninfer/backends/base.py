@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.backends.options import RuntimeOptions
+from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.graph import Graph, Value
 
@@ -127,3 +128,12 @@ def buffer_bytes(graph: Graph, options: RuntimeOptions) -> tuple[int, int]:
 def stride_floats(width: int) -> int:
     """Floats from one row of a buffer to the next."""
     return -(-width // STRIDE_FLOATS) * STRIDE_FLOATS
+
+
+def weight_names(graph: Graph) -> tuple[list[str], list[str]]:
+    """Names of (matrices, vectors) in the order of use, each once."""
+    by_rank: dict[int, dict[str, None]] = {1: {}, 2: {}}
+    for node in graph.nodes:
+        for axes in SPECS[node.op].weights.values():
+            by_rank[len(axes)] |= dict.fromkeys(node.weights)
+    return list(by_rank[2]), list(by_rank[1])

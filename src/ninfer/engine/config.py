@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
+from ninfer.backends.options import KVFormat, Numerics, WeightsMemory
 from ninfer.errors import ConfigError
-from ninfer.models.options import KVFormat, Numerics, WeightsMemory
 
 Auto = Literal["auto"]
 

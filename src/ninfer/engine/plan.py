@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ninfer.backends.options import RuntimeOptions
 from ninfer.engine.config import EngineConfig
 from ninfer.models.batch import PAGE_TOKENS
-from ninfer.models.options import RuntimeOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ninfer import models
+from ninfer.backends.cpu.weights_memory import obstacle_to_copy
+from ninfer.backends.options import RuntimeOptions, WeightsMemory
 from ninfer.cache import pages_for
 from ninfer.engine.config import MAX_THREADS, EngineConfig
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
-from ninfer.models.options import RuntimeOptions, WeightsMemory
 from ninfer.models.registry import read_config
 
 DEFAULT_CONTEXT = 2048
 
 MARGIN_BYTES = 256 * 2**20
 """Left free by an automatic KV capacity for what allocates later: caches, other programs, fragmentation."""
-
-LARGEST_COPY_SHARE = 0.8
-"""Of the available memory: weights above it are not copied automatically, because the copy could not be reclaimed."""
 
 RUNTIME_ESTIMATE_BYTES = 48 * 2**20
 """Interpreter, NumPy and our libraries: 32 MiB resident before a file is opened, and what they allocate at work
@@ -227,14 +225,12 @@ def _isa(config: EngineConfig, hardware: Hardware) -> tuple[str, Choice | None]:
 def _weights_memory(sizing: _Sizing, max_context: int) -> tuple[WeightsMemory, Choice | None]:
     if sizing.config.weights_memory != "auto":
         return sizing.config.weights_memory, None
-    value: WeightsMemory = "mapped"
-    if not sizing.hardware.huge_pages:
-        reason = "this system has no transparent huge pages, so a copy would gain nothing"
-    else:
-        options = sizing.options(max_context, pages_for(max_context))
-        weights = sizing.plan_memory(sizing.artifact, options)["weights"]
-        if weights > LARGEST_COPY_SHARE * sizing.hardware.available_bytes:
-            reason = f"a copy of the weights would take {weights} of {sizing.hardware.available_bytes} available bytes"
-        else:
-            value, reason = "huge", "huge pages are read faster, and a copy of the weights fits"
-    return value, Choice("weights_memory", value, reason)
+    options = sizing.options(max_context, pages_for(max_context))
+    obstacle = obstacle_to_copy(
+        sizing.plan_memory(sizing.artifact, options)["weights"],
+        huge_pages=sizing.hardware.huge_pages,
+        available_bytes=sizing.hardware.available_bytes,
+    )
+    if obstacle:
+        return "mapped", Choice("weights_memory", "mapped", obstacle)
+    return "huge", Choice("weights_memory", "huge", "huge pages are read faster, and a copy of the weights fits")

@@ -9,13 +9,13 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
 from ninfer.engine.config import EngineConfig
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
-from ninfer.models.options import RuntimeOptions
 
 _PRIME = 2**31 - 1
 _GENERATOR = 7  # a primitive root

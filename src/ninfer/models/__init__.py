@@ -3,8 +3,8 @@ Does not own: devices, instruction sets, requests.
 Read first: llama.py, then loading.py.
 """
 
+from ninfer.backends.options import RuntimeOptions
 from ninfer.models.batch import ForwardBatch, SequenceRows
 from ninfer.models.loading import Model, load_model, plan_memory
-from ninfer.models.options import RuntimeOptions
 
 __all__ = ["ForwardBatch", "Model", "RuntimeOptions", "SequenceRows", "load_model", "plan_memory"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.backends.base import F32Array, Matrix, Weights
+from ninfer.backends.base import F32Array, Matrix, Weights, stride_floats, weight_names
 from ninfer.backends.cpu import _native
 from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memory
 from ninfer.backends.options import RuntimeOptions
@@ -69,7 +69,7 @@ class _Recorder:
     def memory(self) -> dict[str, int]:
         logits = 0
         if self.graph.logits is not None:
-            logits = 4 * _stride(self.graph.buffer_widths[self.graph.logits.buffer]) * self.options.max_logit_rows
+            logits = 4 * stride_floats(self.graph.buffer_widths[self.graph.logits.buffer]) * self.options.max_logit_rows
         workspace = self.program.workspace_bytes + self.program.scratch_bytes
         return {
             "weights": self.weight_bytes,
@@ -167,17 +167,16 @@ class NativeExecutable:
     """A graph bound to this CPU (`backends.base.Executable`)."""
 
     def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
-        planned = plan_memory(graph, weights, options)
-        self.weights_memory, self.weights_memory_reason = choose_weights_memory(
-            options.weights_memory, planned["weights"]
-        )
+        matrix_bytes = sum(weights.matrix(name).data.size for name in weight_names(graph)[0])
+        weights_memory = choose_weights_memory(options.weights_memory, matrix_bytes)
         try:
-            store = WeightStore(planned["weights"]) if self.weights_memory == "huge" else None
+            store = WeightStore(matrix_bytes) if weights_memory == "huge" else None
             recorder = _Recorder(graph, weights, options, store)
             kv = _native.allocate(recorder.page_bytes * options.num_pages, True)
             recorder.program.finish(kv, recorder.page_bytes, options.num_pages)
         except MemoryError:
-            raise BackendError(f"out of memory for {sum(planned.values())} bytes of model and cache") from None
+            wanted = sum(plan_memory(graph, weights, options).values())
+            raise BackendError(f"out of memory for {wanted} bytes of model and cache") from None
         self._program = recorder.program
         self._recorder: _Recorder | None = recorder
         self._graph = graph
@@ -246,7 +245,3 @@ class NativeExecutable:
         if self._recorder is None:
             raise InvariantError("the executable was closed")
         return self._recorder
-
-
-def _stride(width: int) -> int:
-    return -(-width // 16) * 16

@@ -13,40 +13,43 @@ import numpy.typing as npt
 
 from ninfer.backends.base import Matrix
 from ninfer.backends.cpu import _native
+from ninfer.backends.options import WeightsMemory
 from ninfer.errors import ConfigError
 
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMINFO = Path("/proc/meminfo")
-_LARGEST_SHARE = 0.8  # of the memory that is available now; the rest is left to caches and other programs
+
+LARGEST_COPY_SHARE = 0.8
+"""Of the available memory: weights above it are not copied automatically, because the copy could not be reclaimed."""
 
 
-def choose_weights_memory(mode: str, nbytes: int) -> tuple[str, str]:
-    """(`huge` or `mapped`, why). ConfigError if `huge` is asked for and cannot be had."""
-    if mode == "mapped":
-        return "mapped", "asked for"
-    obstacle = _obstacle(nbytes)
-    if mode == "huge":
-        if obstacle:
-            raise ConfigError(f"weights_memory=huge cannot be had: {obstacle}; use auto or mapped")
-        return "huge", "asked for"
-    if mode != "auto":
-        raise ConfigError(f"weights_memory is {mode!r}; it is one of auto, huge, mapped")
-    if obstacle:
-        return "mapped", obstacle
-    return "huge", "huge pages are available and the weights fit"
-
-
-def _obstacle(nbytes: int) -> str:
-    try:
-        enabled = _THP.read_text(encoding="ascii")
-    except OSError:
-        return "this system has no transparent huge pages"
-    if "[never]" in enabled:
-        return "transparent huge pages are switched off"
-    available = available_bytes()
-    if available is not None and nbytes > available * _LARGEST_SHARE:
-        return f"{nbytes} bytes of weights are over {_LARGEST_SHARE:.0%} of the {available} available"
+def obstacle_to_copy(nbytes: int, *, huge_pages: bool, available_bytes: int | None) -> str:
+    """Why weights of this size stay mapped when nobody says otherwise; empty if they are copied."""
+    if not huge_pages:
+        return "this system has no transparent huge pages, so a copy would gain nothing"
+    if available_bytes is not None and nbytes > LARGEST_COPY_SHARE * available_bytes:
+        return f"a copy of the weights would take {nbytes} of {available_bytes} available bytes"
     return ""
+
+
+def choose_weights_memory(mode: WeightsMemory, nbytes: int) -> str:
+    """`huge` or `mapped`. ConfigError if `huge` is asked for and cannot be had.
+
+    Plans have settled `auto` before (`engine.planning`), by the same rule; here it is for those who load without one.
+    """
+    if mode == "mapped":
+        return "mapped"
+    obstacle = obstacle_to_copy(nbytes, huge_pages=_huge_pages(), available_bytes=available_bytes())
+    if obstacle and mode == "huge":
+        raise ConfigError(f"weights_memory=huge cannot be had: {obstacle}; use auto or mapped")
+    return "mapped" if obstacle else "huge"
+
+
+def _huge_pages() -> bool:
+    try:
+        return "[never]" not in _THP.read_text(encoding="ascii")
+    except OSError:
+        return False
 
 
 def available_bytes() -> int | None:

@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer import formats
-from ninfer.backends.base import F32Array, Matrix, Weights, buffer_bytes, stride_floats
+from ninfer.backends.base import F32Array, Matrix, Weights, buffer_bytes, stride_floats, weight_names
 from ninfer.backends.options import RuntimeOptions
 from ninfer.backends.reference.kv import PagedKV, page_bytes
 from ninfer.backends.reference.nodes import RUN, StepState
 from ninfer.errors import InvariantError, UnsupportedError
 from ninfer.formats.layouts import from_n16
-from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.graph import Graph, Value
 
@@ -35,7 +34,7 @@ def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> Re
 def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]:
     """Bytes of decoded weights, pages and buffers; temporaries inside a node are not counted."""
     _check(graph, options)
-    matrices, vectors = _weight_names(graph)
+    matrices, vectors = weight_names(graph)
     elements = sum(weights.matrix(name).shape[0] * weights.matrix(name).shape[1] for name in matrices)
     elements += sum(weights.vector(name).size for name in vectors)
     workspace, logits = buffer_bytes(graph, options)
@@ -50,7 +49,7 @@ class ReferenceExecutable:
         self.memory: Mapping[str, int] = plan_memory(graph, weights, options)
         self._graph = graph
         self._options = options
-        matrices, vectors = _weight_names(graph)
+        matrices, vectors = weight_names(graph)
         stored = {name: weights.matrix(name) for name in matrices}
         self._formats = {name: matrix.format for name, matrix in stored.items()}
         self._matrices = {name: _decode(matrix) for name, matrix in stored.items()}
@@ -120,12 +119,3 @@ def _check(graph: Graph, options: RuntimeOptions) -> None:
     unknown = sorted({node.op for node in graph.nodes} - set(RUN))
     if unknown:
         raise UnsupportedError(f"op {unknown[0]!r}; the reference backend has {', '.join(sorted(RUN))}")
-
-
-def _weight_names(graph: Graph) -> tuple[list[str], list[str]]:
-    """Names of (matrices, vectors) in the order of use, each once."""
-    by_rank: dict[int, dict[str, None]] = {1: {}, 2: {}}
-    for node in graph.nodes:
-        for axes in SPECS[node.op].weights.values():
-            by_rank[len(axes)] |= dict.fromkeys(node.weights)
-    return list(by_rank[2]), list(by_rank[1])
