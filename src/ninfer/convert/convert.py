@@ -66,7 +66,7 @@ def _write(
 ) -> ConversionReport:
     files = source_files(checkpoint)
     origin = provenance(checkpoint, files, weights)
-    total = sum(assignment.tensor.info.nbytes for assignment in checkpoint.assignments)
+    total = sum(assignment.nbytes for assignment in checkpoint.assignments)
     done = 0
     reports: list[TensorReport] = []
     with ArtifactWriter(target, checkpoint.architecture, checkpoint.config, origin) as writer:
@@ -74,7 +74,7 @@ def _write(
             encoded = encode(assignment, weights)
             writer.add(assignment.rule.target, encoded.format, encoded.layout, assignment.rule.shape, encoded.data)
             reports.append(encoded.report)
-            done += assignment.tensor.info.nbytes
+            done += assignment.nbytes
             if progress is not None:
                 progress(done, total)
         for name, content in checkpoint.resources.items():

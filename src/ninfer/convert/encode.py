@@ -13,7 +13,8 @@ import numpy.typing as npt
 from ninfer import formats
 from ninfer.convert.gguf import images
 from ninfer.convert.gguf.blocks import dequantise
-from ninfer.convert.names.rules import Assignment
+from ninfer.convert.names.orders import Indices
+from ninfer.convert.names.rules import CHANGES, Assignment
 from ninfer.convert.report import TensorReport
 from ninfer.errors import ConversionError, FormatError
 from ninfer.formats import layouts
@@ -66,20 +67,46 @@ def _keeping_format(assignment: Assignment) -> str:
 
 
 def _encode_vector(assignment: Assignment) -> Encoded:
-    (values,) = (block for _, block in _value_blocks(assignment))
-    return Encoded("f32", "row", layouts.to_row(values), _report(assignment, "f32"))
+    """All values at once, changed as the rule says."""
+    rule = assignment.rule
+    values = np.concatenate([block for _, block in _value_blocks(assignment)])
+    if rule.change:
+        with np.errstate(over="ignore"):
+            values = CHANGES[rule.change](values)
+        if not np.isfinite(values).all():
+            raise ConversionError(f"{_where(assignment)}: {rule.change} of its values is beyond the range of f32")
+    return Encoded("f32", "row", layouts.to_row(values.reshape(rule.shape)), _report(assignment, "f32"))
 
 
 def _encode_image(assignment: Assignment, name: str) -> Encoded:
     """Move codes and scales as they are."""
     data = _empty_image(assignment, name)
+    blocks = _block_order(assignment)
     for place, rows in _row_blocks(assignment):
+        if blocks is not None:
+            rows = rows.reshape(len(rows), -1, assignment.tensor.info.type.block_bytes)[:, blocks]
+            rows = rows.reshape(len(rows), -1)
         planes = images.planes(assignment.tensor.info.type.name, rows)
         for part in (planes.scales, planes.mins):
             if part is not None and not np.isfinite(part).all():
                 raise ConversionError(f"{_where(assignment)}: a scale or minimum is NaN or infinite")
         _put(data, place, layouts.to_n16(planes, name), assignment)
     return Encoded(name, "n16", data, _report(assignment, name))
+
+
+def _block_order(assignment: Assignment) -> Indices | None:
+    """For each of our blocks of a row the source's; ConversionError if the columns do not move in whole blocks."""
+    if assignment.rule.columns is None:
+        return None
+    kind = assignment.tensor.info.type
+    columns = assignment.rule.columns.indices().reshape(-1, kind.block_elems)
+    first = columns[:, :1]
+    if (first % kind.block_elems).any() or (columns != first + np.arange(kind.block_elems)).any():
+        raise ConversionError(
+            f"{_where(assignment)}: its columns have to be reordered, and they do not move in whole {kind.name} blocks "
+            f"of {kind.block_elems}; --weights f32 keeps the values"
+        )
+    return first[:, 0] // kind.block_elems
 
 
 def _encode_values(assignment: Assignment, name: str) -> Encoded:
@@ -100,30 +127,28 @@ def _encode_values(assignment: Assignment, name: str) -> Encoded:
 
 
 def _row_blocks(assignment: Assignment) -> Iterator[tuple[slice, Rows]]:
-    """(our rows, stored rows): whole records of the n16 layout at a time, rows of rotary heads in our order.
+    """(our rows, stored rows): whole records of the n16 layout at a time, rows in our order, columns in the source's.
 
     Pages of the source that were read are given back, so that memory in use does not grow with the source.
     """
-    rows = assignment.tensor.rows()
-    order = half_split_order(assignment.rule.shape[0], assignment.rule.rope_heads)
-    step = max(_BLOCK_ELEMENTS // assignment.rule.shape[-1] // layouts.LANES, 1) * layouts.LANES
-    for start in range(0, len(rows), step):
-        place = slice(start, min(start + step, len(rows)))
-        yield place, rows[place] if order is None else rows[order[place]]
+    rows, order = assignment.tensor.rows(), assignment.rule.rows
+    indices = None if order is None else order.indices()
+    count = len(rows) if indices is None else len(indices)
+    step = max(_BLOCK_ELEMENTS // assignment.tensor.info.shape[-1] // layouts.LANES, 1) * layouts.LANES
+    for start in range(0, count, step):
+        place = slice(start, min(start + step, count))
+        yield place, rows[place] if indices is None else rows[indices[place]]
         assignment.tensor.drop_pages()
 
 
-def half_split_order(num_rows: int, rope_heads: int) -> npt.NDArray[np.int64] | None:
-    """For each of our rows the source row: row s * D/2 + i of a head is row 2i + s there. None: the order is ours."""
-    if rope_heads == 0:
-        return None
-    return np.arange(num_rows).reshape(rope_heads, -1, 2).transpose(0, 2, 1).reshape(-1)
-
-
 def _value_blocks(assignment: Assignment) -> Iterator[tuple[slice, npt.NDArray[np.float32]]]:
-    """(our rows, float32 [rows, K]) with the tensor's own scale applied; all values are finite."""
+    """(our rows, float32 [rows, K] in our order of columns) with the tensor's own scale applied; all are finite."""
+    order = assignment.rule.columns
+    columns = None if order is None else order.indices()
     for place, rows in _row_blocks(assignment):
         values = dequantise(assignment.tensor.info.type.name, rows)
+        if columns is not None:
+            values = values[:, columns]
         if assignment.scale != 1.0:
             values *= np.float32(assignment.scale)
         if not np.isfinite(values).all():

@@ -12,19 +12,23 @@ from ninfer.errors import ArtifactError, ConversionError, UnsupportedError
 
 
 class Fields:
-    """Values by key: GGUF metadata or the object of a JSON file. A value that is absent or None counts as absent."""
+    """Values by key: GGUF metadata or the object of a JSON file. A value that is absent or None counts as absent.
 
-    def __init__(self, values: Mapping[str, object], file: Path) -> None:
+    `place`: names the object inside the file, `outer.`, in front of every key that a complaint names.
+    """
+
+    def __init__(self, values: Mapping[str, object], file: Path, place: str = "") -> None:
         self.values = values
         self.file = file
+        self.place = place
 
     def fail(self, key: str, message: str) -> NoReturn:
         """The value is wrong: ArtifactError."""
-        raise ArtifactError(message, file=self.file, field=repr(key))
+        raise ArtifactError(message, file=self.file, field=repr(self.place + key))
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """The value is legal but asks for something we do not do: ConversionError."""
-        raise ConversionError(f"{self.file}: {key!r} is {self.values.get(key)!r:.80}: {why}")
+        raise ConversionError(f"{self.file}: {self.place + key!r} is {self.values.get(key)!r:.80}: {why}")
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -80,13 +84,13 @@ class Fields:
         return value
 
     def table(self, key: str) -> Fields:
-        """A nested object; absent counts as empty. Complaints about its members name `key.member`."""
+        """A nested object, its members by their own names; absent counts as empty."""
         value = self.values.get(key)
         if value is None:
             value = {}
         if not isinstance(value, dict):
             self.fail(key, f"must be an object, not {type(value).__name__}")
-        return Fields({f"{key}.{name}": item for name, item in value.items()}, self.file)
+        return Fields(value, self.file, f"{self.place}{key}.")
 
 
 @contextmanager

@@ -112,7 +112,6 @@ def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, 
             raise ConversionError(f"{path}: {pickles[0]} is a pickle, which is not read; save the model as safetensors")
         raise ArtifactError(f"has neither {_WHOLE} nor {_INDEX}", file=path)
     places = index.table("weight_map").values
-    places = {name.removeprefix("weight_map."): place for name, place in places.items()}
     tensors: dict[str, SourceTensor] = {}
     for place in sorted({str(place) for place in places.values()}):
         if Path(place).name != place or not place.endswith(".safetensors"):

@@ -20,7 +20,7 @@ from ninfer.artifact import Artifact, verify
 from ninfer.convert import convert as convert_module
 from ninfer.convert import encode as encode_module
 from ninfer.convert.convert import convert
-from ninfer.convert.encode import half_split_order
+from ninfer.convert.names.orders import HalfSplit
 from ninfer.errors import ConfigError, ConversionError
 from ninfer.models import RuntimeOptions, load_model
 from ninfer.text.frontend import load_frontend
@@ -70,7 +70,7 @@ def test_logits_of_a_converted_model_are_those_of_transformers_and_depend_on_the
             return logits_of(load_model(artifact, options), ids, [len(ids)])
 
     np.testing.assert_allclose(logits(), expected, rtol=2e-4, atol=2e-4)
-    monkeypatch.setattr(encode_module, "half_split_order", lambda num_rows, rope_heads: None)
+    monkeypatch.setattr(HalfSplit, "indices", lambda order: np.arange(order.num_heads * order.head_dim))
     assert np.abs(logits() - expected).max() > 0.1
 
 
@@ -110,7 +110,7 @@ def test_other_blocks_are_stored_as_q8g32_with_the_error_reported(kind: str, tmp
     )
     (entry,) = report.inexact
     assert (entry.name, entry.source_type, entry.format) == ("layers.0.q", kind, "q8g32")
-    order = half_split_order(len(rows), WIDE.num_heads)
+    order = HalfSplit(WIDE.num_heads, WIDE.head_dim).indices()
     source = decode(rows, kind)[order].astype(np.float64)
     with Artifact.open(tmp_path / "a.ninfer") as artifact:
         stored = values_of(artifact, "layers.0.q")
@@ -315,8 +315,8 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_read(tmp_path
 
 def test_row_order_is_the_inverse_of_the_exporters() -> None:
     rows = np.arange(3 * 10)[:, None]
-    np.testing.assert_array_equal(side_by_side(rows, 3)[half_split_order(30, 3)], rows)
-    assert half_split_order(8, 2).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    np.testing.assert_array_equal(side_by_side(rows, 3)[HalfSplit(3, 10).indices()], rows)
+    assert HalfSplit(2, 4).indices().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

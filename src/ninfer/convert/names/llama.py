@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ninfer.convert.fields import Fields
+from ninfer.convert.names.orders import HalfSplit
 from ninfer.convert.names.rules import TensorRule
 from ninfer.errors import ConversionError
 from ninfer.models.llama import MAX_LAYERS, LlamaConfig
@@ -69,12 +70,8 @@ _GGUF_OTHER_KEYS: Final = {
 
 # What the two tables of a config.json may say about RoPE.
 _HF_ROPE_KEYS: Final = {
-    "rope_parameters.rope_type",
-    "rope_parameters.type",
-    "rope_parameters.rope_theta",
-    "rope_parameters.partial_rotary_factor",
-    "rope_scaling.rope_type",
-    "rope_scaling.type",
+    "rope_parameters": {"rope_type", "type", "rope_theta", "partial_rotary_factor"},
+    "rope_scaling": {"rope_type", "type"},
 }
 
 # Our suffix -> (GGUF name, Hugging Face name) of a layer's tensors.
@@ -148,7 +145,7 @@ def config_from_hf(fields: Fields) -> dict[str, Any]:
         fields.refuse("rope_interleaved", "rows must be in the half-split order that this format normally has")
     if fields.has("quantization_config"):
         fields.refuse("quantization_config", "quantised checkpoints are not supported; convert the original weights")
-    if "AutoModelForCausalLM" in {key.rpartition(".")[2] for key in fields.table("auto_map").values}:
+    if fields.table("auto_map").has("AutoModelForCausalLM"):
         fields.refuse("auto_map", "the model comes with code of its own, which may compute something else")
     return {
         "vocab_size": fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -161,9 +158,12 @@ def config_from_hf(fields: Fields) -> dict[str, Any]:
 
 def gguf_rules(config: LlamaConfig) -> list[TensorRule]:
     """Every tensor of a GGUF file of this family; its q and k rows have their rotary pairs side by side."""
-    heads = {"q": config.num_heads, "k": config.num_kv_heads}
+    orders = {
+        "q": HalfSplit(config.num_heads, config.head_dim),
+        "k": HalfSplit(config.num_kv_heads, config.head_dim),
+    }
     return [
-        TensorRule(name, _source_name(name, 0), shape, heads.get(name.rpartition(".")[2], 0))
+        TensorRule(name, _source_name(name, 0), shape, orders.get(name.rpartition(".")[2]))
         for name, shape in config.tensor_shapes().items()
     ]
 
@@ -206,23 +206,23 @@ def _sizes(fields: Fields, keys: Mapping[str, str]) -> dict[str, int]:
 
 def _hf_rope_theta(fields: Fields) -> float:
     """The base of an unscaled RoPE, from `rope_parameters` (newer) or `rope_theta` and `rope_scaling` (older)."""
-    for table_name in ("rope_parameters", "rope_scaling"):
+    for table_name, known in _HF_ROPE_KEYS.items():
         table = fields.table(table_name)
         for kind in ("rope_type", "type"):
-            if table.text(f"{table_name}.{kind}", default="default") != "default":
-                table.refuse(f"{table_name}.{kind}", "scaled rotary positions are not supported")
+            if table.text(kind, default="default") != "default":
+                table.refuse(kind, "scaled rotary positions are not supported")
         for key in table.values:
-            if key not in _HF_ROPE_KEYS:
+            if key not in known:
                 table.refuse(key, "this setting has no rule, and it may change the computation")
     parameters = fields.table("rope_parameters")
-    for place, key in ((parameters, "rope_parameters.partial_rotary_factor"), (fields, "partial_rotary_factor")):
-        if place.number(key, default=1.0) != 1.0:
-            place.refuse(key, "rotating only a part of a head is not supported")
-    inner = parameters.number("rope_parameters.rope_theta", default=DEFAULT_ROPE_THETA)
+    for place in (parameters, fields):
+        if place.number("partial_rotary_factor", default=1.0) != 1.0:
+            place.refuse("partial_rotary_factor", "rotating only a part of a head is not supported")
+    inner = parameters.number("rope_theta", default=DEFAULT_ROPE_THETA)
     if not fields.has("rope_theta"):
         return inner
     outer = fields.number("rope_theta")
-    if parameters.has("rope_parameters.rope_theta") and outer != inner:
+    if parameters.has("rope_theta") and outer != inner:
         fields.fail("rope_theta", f"is {outer}, but rope_parameters.rope_theta is {inner}")
     return outer
 

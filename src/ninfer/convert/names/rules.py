@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from ninfer.convert.mapped import SourceTensor
+from ninfer.convert.names.orders import Order
 from ninfer.errors import ArtifactError, ConversionError
 
 _MOST_LISTED = 8
 
 
+Values = npt.NDArray[np.float32]
+
+CHANGES: Final[Mapping[str, Callable[[Values], Values]]] = {
+    "one_plus": lambda w: np.float32(1) + w,
+    "exp": lambda w: np.exp(w.astype(np.float64)).astype(np.float32),
+    "minus": lambda w: -w,
+    "columns_first": lambda w: w.T,
+}
+"""What a rule may do to the float32 values of a vector, as the file has them; functions are rounded once."""
+
+
 @dataclass(frozen=True)
 class TensorRule:
-    """Our tensor `target` of `shape` is the file's tensor `source`.
+    """Our tensor `target` of `shape` comes from the file's tensor `source`.
 
-    rope_heads: if not 0, the rows are those of so many heads whose rotary pairs lie side by side (2i, 2i + 1); ours
-    lie half a head apart (i, i + D/2).
+    source_shape: the shape it has there, None if it is ours. rows, columns: which of the file's rows (all axes but the
+    last are rows) and columns become ours; None for all of them as they are. change: a word of `CHANGES`, for vectors
+    only; empty for none.
     """
 
     target: str
     source: str
     shape: tuple[int, ...]
-    rope_heads: int = 0
+    rows: Order | None = None
+    columns: Order | None = None
+    change: str = ""
+    source_shape: tuple[int, ...] | None = None
+
+    @property
+    def needed_shape(self) -> tuple[int, ...]:
+        """The shape that the file's tensor must have."""
+        return self.source_shape or self.shape
 
 
 @dataclass(frozen=True)
@@ -34,6 +59,12 @@ class Assignment:
     tensor: SourceTensor
     scale: float = 1.0
 
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes of the rows that the rule takes."""
+        rows = self.rule.rows
+        return self.tensor.info.nbytes if rows is None else len(rows.indices()) * self.tensor.info.row_bytes
+
 
 def assign(
     rules: Sequence[TensorRule],
@@ -42,13 +73,13 @@ def assign(
     *,
     scales: Mapping[str, float] | None = None,
 ) -> list[Assignment]:
-    """Match every rule with a tensor of its shape and every tensor with a rule.
+    """Match every rule with a tensor of its shape and every tensor with at least one rule.
 
     `scales`: source name -> factor. ArtifactError lists missing tensors and wrong shapes, ConversionError lists tensors
     that no rule knows.
     """
     wanted = {rule.source for rule in rules}
-    missing = [rule.source for rule in rules if rule.source not in tensors]
+    missing = list(dict.fromkeys(rule.source for rule in rules if rule.source not in tensors))
     unknown = [name for name in tensors if name not in wanted]
     if missing:
         also = f"; unexpected tensors: {listed(unknown)}" if unknown else ""
@@ -56,9 +87,9 @@ def assign(
     if unknown:
         raise ConversionError(f"{file}: tensors without a rule: {listed(unknown)}")
     wrong = [
-        f"{rule.source} is {list(tensors[rule.source].info.shape)}, needed is {list(rule.shape)}"
+        f"{rule.source} is {list(tensors[rule.source].info.shape)}, needed is {list(rule.needed_shape)}"
         for rule in rules
-        if tensors[rule.source].info.shape != rule.shape
+        if tensors[rule.source].info.shape != rule.needed_shape
     ]
     if wrong:
         raise ArtifactError(f"wrong shapes: {listed(wrong, '; ')}", file=file)
