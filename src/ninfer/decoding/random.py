@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from enum import IntEnum
 
 import numpy as np
@@ -33,4 +33,4 @@ def uniform(seed: int, position: int, purpose: Purpose) -> float:
 
 def fresh_seed() -> int:
     """A seed from the operating system's entropy, for requests that bring none."""
-    return secrets.randbits(64)
+    return int.from_bytes(os.urandom(8))

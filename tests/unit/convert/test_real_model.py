@@ -12,7 +12,8 @@ from gguf.quants import dequantize
 from ninfer import formats
 from ninfer.artifact import Artifact, verify
 from ninfer.convert.convert import convert
-from ninfer.convert.published import PUBLISHED, has_content
+from ninfer.convert.fetch import has_content
+from ninfer.convert.published import PUBLISHED
 from ninfer.models.llama import LlamaConfig
 
 pytestmark = pytest.mark.real_model
