@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -75,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         return ExitCode.USAGE
     except Exception as error:  # the top of the process: whatever comes here becomes a line and a code
         if os.environ.get("NINFER_DEBUG") == "1":
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
         complain(describe(error))
         return ExitCode.USAGE if isinstance(error, click.UsageError) else exit_code_of(error)
     return result if isinstance(result, int) else ExitCode.OK

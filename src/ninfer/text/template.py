@@ -9,6 +9,7 @@ from typing import Any
 
 from ninfer.errors import ArtifactError, RequestError
 from ninfer.text.guard import OwnText, TextGuard
+from ninfer.text.heap import trim_heap
 from ninfer.text.messages import normalized_messages, normalized_tools
 from ninfer.text.tokenizer import Tokenizer
 
@@ -127,9 +128,11 @@ class ChatTemplate:
         from ninfer.text.sandbox import TemplateSandbox
 
         try:
-            return TemplateSandbox().load(self.source)
+            loaded = TemplateSandbox().load(self.source)
         except (TemplateError, RecursionError) as error:
             raise ArtifactError(f"not a valid template: {error}", file=self._file, field="chat_template") from error
+        trim_heap()
+        return loaded
 
     @cached_property
     def _guard(self) -> TextGuard:

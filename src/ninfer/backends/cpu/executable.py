@@ -18,6 +18,10 @@ from ninfer.ops.graph import BufferSlots, Graph, Node, Value
 _WEIGHT_FORMATS = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
 _KV_FORMATS = {"bf16": 0, "int8": 1}
 
+_SMALLEST_HUGE_KV = 32 * 2**20
+"""KV memory below this stays in ordinary pages: huge ones are no faster there (2,048 positions of SmolLM2, 2-core
+Zen 5, November 2026) and make memory resident that a short answer never touches."""
+
 _View = tuple[int, int, int]
 
 
@@ -172,7 +176,8 @@ class NativeExecutable:
         try:
             store = WeightStore(matrix_bytes) if weights_memory == "huge" else None
             recorder = _Recorder(graph, weights, options, store)
-            kv = _native.allocate(recorder.page_bytes * options.num_pages, True)
+            kv_bytes = recorder.page_bytes * options.num_pages
+            kv = _native.allocate(kv_bytes, kv_bytes >= _SMALLEST_HUGE_KV)
             recorder.program.finish(kv, recorder.page_bytes, options.num_pages)
         except MemoryError:
             wanted = sum(plan_memory(graph, weights, options).values())
