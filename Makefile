@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(wildcard cmake/*.cmake) \
-           $(shell find native src -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
+           $(shell find native src -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi' -o -name '*.txt' -o -name py.typed \))
 
 .PHONY: demo test lint docs native clean
 .DELETE_ON_ERROR:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 
-from ninfer.bench.statistics import median_interval, paired_ratio, quantile, summarize
+from ninfer.bench.statistics import Estimate, bootstrap_mean, median_interval, paired_ratio, quantile, summarize
 
 
 def test_summary_of_known_values() -> None:
@@ -74,3 +75,42 @@ def test_verdicts(ours: list[float], verdict: str) -> None:
 def test_ratios_that_cannot_be_formed(ours: list[float], theirs: list[float]) -> None:
     with pytest.raises(ValueError, match=r"paired|positive|no values"):
         paired_ratio(ours, theirs)
+
+
+def test_bootstrap_of_two_samples_is_known() -> None:
+    """Draws have means 0, 1/2 and 1 with probabilities 1/4, 1/2 and 1/4."""
+    estimate = bootstrap_mean(np.array([0.0, 1.0]))
+    assert estimate == Estimate(0.5, 0.0, 1.0, 2)
+    inner = bootstrap_mean(np.array([0.0, 1.0]), confidence=0.4)
+    assert (inner.low, inner.high) == (0.5, 0.5)
+
+
+def test_bootstrap_is_repeatable() -> None:
+    samples = np.random.default_rng(5).standard_normal(20)
+    assert bootstrap_mean(samples) == bootstrap_mean(samples.copy())
+    assert bootstrap_mean(samples, seed=1) != bootstrap_mean(samples)
+    # Equal seeds draw the same samples: what is twice as large has an interval twice as wide.
+    single, double = bootstrap_mean(samples), bootstrap_mean(2 * samples)
+    assert (double.low, double.high) == pytest.approx((2 * (single.low or 0), 2 * (single.high or 0)))
+
+
+def test_bootstrap_covers_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(6)
+    covered = 0
+    for _ in range(300):
+        estimate = bootstrap_mean(rng.exponential(1.0, 40), resamples=400)
+        assert estimate.low is not None
+        assert estimate.high is not None
+        covered += estimate.low <= 1.0 <= estimate.high
+    assert 0.88 < covered / 300 < 0.98  # a skewed distribution: a little below 95 %
+
+
+def test_a_single_sample_has_no_interval() -> None:
+    estimate = bootstrap_mean(np.array([3.0])).map(lambda x: x + 1)
+    assert estimate == Estimate(4.0, None, None, 1)
+
+
+@pytest.mark.parametrize("samples", [[], [1.0, math.nan]])
+def test_no_bootstrap_of_nothing_or_of_non_numbers(samples: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"no samples|not finite"):
+        bootstrap_mean(np.array(samples))

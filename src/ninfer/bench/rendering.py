@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from ninfer.bench import ceilings, engine, ops, peers
 from ninfer.bench.peers import PeersResult
+from ninfer.bench.quality import QualityResult, bucket_name
 from ninfer.bench.records import Measurement, Run, Scalar
-from ninfer.bench.statistics import Summary, summarize
+from ninfer.bench.statistics import Estimate, Summary, summarize
+from ninfer.metrics.quality import perplexity
 
 
 def with_spread(summary: Summary, scale: float, digits: int) -> str:
@@ -18,14 +21,17 @@ def with_spread(summary: Summary, scale: float, digits: int) -> str:
     return f"{summary.median / scale:,.{digits}f} ({100 * summary.spread:.0f} %)"
 
 
-def heading(run: Run) -> str:
-    """One paragraph that says where and with what a run was taken."""
+MEDIANS = "Each figure is the median, in brackets the interquartile range as a share of it."
+
+
+def heading(run: Run, figures: str = MEDIANS) -> str:
+    """One paragraph that says where and with what a run was taken, and what its figures are."""
     machine = run.machine
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return (
         f"{run.tool} on {machine.processor}, {machine.num_cpus} CPUs, {machine.memory_bytes / 2**30:.0f} GiB, "
         f"Linux {machine.kernel}, transparent huge pages {machine.transparent_huge_pages}; {versions}.\n"
-        "Each figure is the median, in brackets the interquartile range as a share of it."
+        f"{figures}"
     )
 
 
@@ -119,6 +125,81 @@ def peers_tables(result: PeersResult) -> RenderableType:
     engines = "\n".join(f"{name}: {greeting}" for name, greeting in result.greetings.items())
     missing = "\n".join(f"not used: {item.name}: {item.reason}" for item in result.run.unsupported)
     return Group(heading(result.run), engines, missing, table, settings)
+
+
+def with_interval(estimate: Estimate, digits: int, *, significant: bool = False) -> str:
+    """Value and below it the interval, "12.31" and "11.85 to 12.90"; a single sample says so.
+
+    digits: places after the point, or significant ones.
+    """
+    form = "g" if significant else "f"
+    value = f"{estimate.value:.{digits}{form}}"
+    if estimate.low is None or estimate.high is None:
+        return f"{value}\nsingle sample"
+    return f"{value}\n{estimate.low:.{digits}{form}} to {estimate.high:.{digits}{form}}"
+
+
+def quality_tables(result: QualityResult) -> RenderableType:
+    """Every variant of a `quality` run beside the reference; then divergence and agreement by position and text."""
+    conditions = result.run.conditions
+    names = ", ".join(text["name"] for text in conditions["texts"])
+    figures = (
+        f"{len(conditions['windows'])} windows of {conditions['context']} tokens of {names}. Each figure is a mean "
+        f"over positions, below it its {conditions['bootstrap']['confidence']:.0%} interval (bootstrap over windows).\n"
+        "KL divergence and shift are in nat and, like agreement, against the first row."
+    )
+    all_of_it = Table("model", "MB", "perplexity", "times the first", "KL divergence", title="Quality")
+    for name in ("its p99", "top-1 agreement", "largest shift"):
+        all_of_it.add_column(name)
+    all_of_it.add_row(
+        _label(result.reference.label), _megabytes(conditions["reference"]), with_interval(result.perplexity, 3)
+    )
+    for c in result.comparisons:
+        all_of_it.add_row(
+            _label(c.variant.label),
+            _megabytes(c.facts),
+            with_interval(c.perplexity, 3),
+            with_interval(c.perplexity_ratio, 4),
+            with_interval(c.mean(c.scores.divergence), 3, significant=True),
+            f"{c.divergence_p99:.3g}",
+            with_interval(c.mean(c.scores.agrees), 4),
+            f"{c.largest_shift:.3g}",
+        )
+    buckets = [bucket_name(bucket) for bucket in result.buckets]
+    divergence = Table("model", *buckets, title="KL divergence by position")
+    agreement = Table("model", *buckets, title="Top-1 agreement by position")
+    for c in result.comparisons:
+        label = _label(c.variant.label)
+        cells = [c.mean(c.scores.divergence, bucket) for bucket in result.buckets]
+        divergence.add_row(label, *(with_interval(cell, 3, significant=True) for cell in cells))
+        cells = [c.mean(c.scores.agrees, bucket) for bucket in result.buckets]
+        agreement.add_row(label, *(with_interval(cell, 4) for cell in cells))
+    by_text = [_quality_by_text(result)] if len(conditions["texts"]) > 1 else []
+    return Group(heading(result.run, figures), all_of_it, divergence, agreement, *by_text)
+
+
+def _quality_by_text(result: QualityResult) -> Table:
+    table = Table("model", "text", "perplexity", "KL divergence", "top-1 agreement", title="By text")
+    for c in result.comparisons:
+        for text in dict.fromkeys(c.texts):
+            table.add_row(
+                _label(c.variant.label),
+                text,
+                with_interval(c.mean(c.scores.loss, text=text).map(perplexity), 3),
+                with_interval(c.mean(c.scores.divergence, text=text), 3, significant=True),
+                with_interval(c.mean(c.scores.agrees, text=text), 4),
+            )
+    return table
+
+
+def _label(label: str) -> str:
+    """Model and settings, each on a line of its own."""
+    model, _, settings = label.rpartition(":")
+    return f"{model}\n{settings}"
+
+
+def _megabytes(facts: Mapping[str, Any]) -> str:
+    return f"{facts['file_bytes'] / 1e6:.1f}"
 
 
 def print_tables(tables: RenderableType) -> None:

@@ -10,6 +10,7 @@ TOOLS: dict[str, str] = {
     "ceilings": "ninfer.cli.bench_ceilings",
     "ops": "ninfer.cli.bench_ops",
     "engine": "ninfer.cli.bench_engine",
+    "quality": "ninfer.cli.bench_quality",
     "peers": "ninfer.cli.bench_peers",
 }
 """Tool -> the module whose `command` implements it, from the machine outwards."""
@@ -17,4 +18,4 @@ TOOLS: dict[str, str] = {
 
 @click.group("bench", cls=LazyGroup, modules=TOOLS, no_args_is_help=True)
 def command() -> None:
-    """Measure this machine, our kernels, the engine and its peers."""
+    """Measure this machine, our kernels, the engine, the quality of models, and the engine's peers."""

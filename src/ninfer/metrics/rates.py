@@ -83,5 +83,9 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition("round time", "s", "decode seconds / rounds"),
     Definition("position acceptance i", "1", "rounds in which drafts 0..i were accepted / rounds that drafted i"),
     Definition("peak", "as the rate", "best of repeated exact per-request rates"),
+    Definition("perplexity", "1", "exp(mean over tokens of -ln p(token))"),
+    Definition("KL divergence", "nat", "sum over the vocabulary of p * ln(p / q): p of the reference, q of the model"),
+    Definition("top-1 agreement", "1", "positions whose most probable token is the reference's / positions"),
+    Definition("shift", "nat", "ln q(token) - ln p(token) of the token that follows in the text"),
     Definition("finish", "word", "stop_token, stop_string, output_limit, context_capacity, cancelled"),
 )
