@@ -64,15 +64,17 @@ def test_a_peer_that_is_not_installed_says_so() -> None:
 class RecordingSession:
     """Keeps what it was asked to compute."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_cut_back: bool = True) -> None:
         self.facts: dict[str, Any] = {}
+        self.can_cut_back = can_cut_back
         self.calls: list[tuple[Any, ...]] = []
 
     def step(self, rows: Sequence[serving.Row], *, all_logits: bool) -> None:
         self.calls.append(("step", list(rows), all_logits))
 
-    def forget(self, start: int) -> None:
+    def forget(self, start: int) -> bool:
         self.calls.append(("forget", start))
+        return start == 0 or self.can_cut_back
 
     def close(self) -> None:
         self.calls.append(("close",))
@@ -96,15 +98,28 @@ def test_decode_fills_every_sequence_and_steps_them_together() -> None:
     ]
 
 
-def test_rows_repeat_at_the_same_depth() -> None:
+def test_rows_go_on_where_the_step_before_ended() -> None:
     session = RecordingSession()
-    assert len(serving.rows(serving.Bench(session), [7], [8, 9], 2)["seconds"]) == 2
+    assert len(serving.rows(serving.Bench(session), [7], [8, 9, 10, 11], 2)["seconds"]) == 2
     assert session.calls == [
         ("forget", 0),
         ("step", [(7, 0, 0)], False),
         ("step", [(8, 1, 0), (9, 2, 0)], True),
-        ("forget", 1),
-        ("step", [(8, 1, 0), (9, 2, 0)], True),
+        ("step", [(10, 3, 0), (11, 4, 0)], True),
+    ]
+
+
+def test_a_prompt_that_cannot_be_cut_back_to_is_computed_again() -> None:
+    session = RecordingSession(can_cut_back=False)
+    bench = serving.Bench(session)
+    serving.decode(bench, [7, 8], 1, [9])
+    session.calls.clear()
+    serving.decode(bench, [7, 8], 1, [9])
+    assert session.calls == [
+        ("forget", 2),
+        ("forget", 0),
+        ("step", [(7, 0, 0), (8, 1, 0)], False),
+        ("step", [(9, 2, 0)], True),
     ]
 
 

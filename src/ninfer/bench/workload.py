@@ -116,15 +116,15 @@ class Rows:
 
     @property
     def context(self) -> int:
-        return self.depth + self.rows
+        return self.depth + self.rows * (self.warmups + self.repeats)
 
     @property
     def sequences(self) -> int:
         return 1
 
     def run(self, worker: Worker) -> Repeats:
-        ids, next_ids = token_ids(self.depth), token_ids(self.rows, start=self.depth)
         count = self.warmups + self.repeats
+        ids, next_ids = token_ids(self.depth), token_ids(self.rows * count, start=self.depth)
         return split_warmups(worker.seconds("rows", ids=ids, next_ids=next_ids, repeats=count), self.warmups)
 
 

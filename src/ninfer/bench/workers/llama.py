@@ -104,13 +104,10 @@ class LlamaSession:
         if not self.api.llama_get_logits_ith(self.context, last):
             raise EngineError("no logits for the last row")
 
-    def forget(self, start: int) -> None:
+    def forget(self, start: int) -> bool:
         if self.is_ik:
-            removed = self.api._lib.llama_kv_cache_seq_rm(self.context, -1, start, -1)
-        else:
-            removed = self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), -1, start, -1)
-        if not removed:
-            raise EngineError(f"KV from position {start} could not be removed")
+            return bool(self.api._lib.llama_kv_cache_seq_rm(self.context, -1, start, -1))
+        return bool(self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), -1, start, -1))
 
 
 if __name__ == "__main__":

@@ -78,8 +78,9 @@ class OwnSession:
                 logit_rows = np.empty(0, dtype=np.int32)
             self.model.forward(self._batch(chunk, logit_rows))
 
-    def forget(self, start: int) -> None:
-        """Nothing to do: a later step overwrites the pages from its position on."""
+    def forget(self, start: int) -> bool:
+        """Nothing to do for KV: a later step overwrites the pages from its position on."""
+        return True
 
     def close(self) -> None:
         self.model.close()

@@ -32,8 +32,11 @@ class Session(Protocol):
     def step(self, rows: Sequence[Row], *, all_logits: bool) -> None:
         """Compute `rows`; return when the logits of the last row (or of all) can be read."""
 
-    def forget(self, start: int) -> None:
-        """Drop every sequence's KV from position `start`."""
+    def forget(self, start: int) -> bool:
+        """Drop what every sequence holds from position `start` on; False, and nothing dropped, where that cannot be.
+
+        Recurrent state cannot be cut back; from 0 it always can be dropped.
+        """
 
     def close(self) -> None: ...
 
@@ -61,9 +64,10 @@ class Bench:
 
     def prefill(self, ids: Sequence[int], sequences: int = 1) -> float:
         """Empty the KV, then compute `ids` in every sequence, logits of the last token only; returns seconds."""
-        self.session.forget(0)
+        if not self.session.forget(0):
+            raise EngineError("the engine could not be emptied")
         self._filled = (tuple(ids), sequences)
-        prompts = [[(token, position, s) for position, token in enumerate(ids)] for s in range(sequences)]
+        prompts = [_rows(ids, 0, s) for s in range(sequences)]
         return sum(self.timed_step(prompt, all_logits=False) for prompt in prompts)
 
     def forget_prompt(self) -> None:
@@ -71,10 +75,8 @@ class Bench:
         self._filled = None
 
     def fill(self, ids: Sequence[int], sequences: int = 1) -> None:
-        """Make the KV hold `ids` in every sequence and nothing else; cheap when it starts with them already."""
-        if self._filled == (tuple(ids), sequences):
-            self.session.forget(len(ids))
-        else:
+        """Make every sequence hold `ids` and nothing else; cheap where what is there can be cut back to them."""
+        if self._filled != (tuple(ids), sequences) or not self.session.forget(len(ids)):
             self.prefill(ids, sequences)
 
 
@@ -91,13 +93,21 @@ def decode(bench: Bench, ids: Sequence[int], sequences: int, next_ids: Sequence[
 
 
 def rows(bench: Bench, ids: Sequence[int], next_ids: Sequence[int], repeats: int) -> Answer:
-    """Seconds of a step with all `next_ids` as rows of one sequence after `ids`; the KV is cut back between repeats."""
-    step = [(token, len(ids) + i, 0) for i, token in enumerate(next_ids)]
-    seconds = []
-    for _ in range(repeats):
-        bench.fill(ids)
-        seconds.append(bench.timed_step(step, all_logits=True))
-    return {"seconds": seconds}
+    """Seconds of each of `repeats` steps, which share `next_ids` equally as rows of one sequence that follows `ids`.
+
+    Each step goes on where the one before ended: not every engine can be cut back, and a few positions more are equal
+    for all.
+    """
+    bench.fill(ids)
+    count = len(next_ids) // repeats
+    starts = range(0, count * repeats, count)
+    steps = [_rows(next_ids[start : start + count], len(ids) + start, 0) for start in starts]
+    return {"seconds": [bench.timed_step(step, all_logits=True) for step in steps]}
+
+
+def _rows(ids: Sequence[int], position: int, sequence: int) -> list[Row]:
+    """`ids` as rows of one sequence from `position` on."""
+    return [(token, position + i, sequence) for i, token in enumerate(ids)]
 
 
 TIMED: dict[str, Callable[..., Answer]] = {"prefill": prefill, "decode": decode, "rows": rows}
