@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from ninfer import formats
 from ninfer.backends import cpu
 from ninfer.backends.base import Executable, Matrix, Weights
 from ninfer.backends.options import RuntimeOptions
 from ninfer.backends.reference import executable as reference
+from ninfer.errors import UnsupportedError
 from ninfer.formats.base import Planes
 from ninfer.formats.layouts import to_n16
 from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
@@ -79,10 +81,24 @@ def batch_of(step: Step, pages: Mapping[int, npt.NDArray[np.int32]]) -> ForwardB
     """The step as arrays."""
     sequences, start = [], 0
     for rows in step.rows:
-        sequences.append(SequenceRows(start, rows.count, rows.position, pages[rows.sequence]))
+        sequences.append(SequenceRows(start, rows.count, rows.position, pages[rows.sequence], rows.state))
         start += rows.count
     ids = np.zeros(start, np.int32) if step.token_ids is None else np.array(step.token_ids, np.int32)
     return ForwardBatch(ids, tuple(sequences), np.array(step.logit_rows, np.int32))
+
+
+def state_options(steps: Sequence[Step]) -> dict[str, int]:
+    """The fewest slots, journals and journal rows that serve the steps."""
+    rows = [r for step in steps for r in step.rows]
+    accesses = [r.state for r in rows if r.state is not None]
+    slots = [slot for a in accesses for _, slot in a.saves]
+    journals = [r.state.journal for r in rows if r.state is not None and r.state.journal is not None]
+    kept = [r.count for r in rows if r.state is not None and r.state.journal is not None]
+    return {
+        "num_state_slots": max(slots, default=-1) + 1,
+        "num_journals": max(journals, default=-1) + 1,
+        "journal_rows": max(kept, default=0),
+    }
 
 
 def run_case(
@@ -92,17 +108,21 @@ def run_case(
     graph = Graph()
     value = case.record(graph)
     pages = pages_of(case, num_pages, seed)
-    executable = compile_on(
-        backend,
-        graph,
-        StoredWeights(case.weights, format),
-        **{
-            "num_pages": num_pages or max(sum(len(ids) for ids in pages.values()), 1),
-            "max_rows": max(step.num_rows for step in case.steps),
-            "max_logit_rows": max(1, *(len(step.logit_rows) for step in case.steps)),
-            **options,
-        },
-    )
+    try:
+        executable = compile_on(
+            backend,
+            graph,
+            StoredWeights(case.weights, format),
+            **{
+                "num_pages": num_pages or max(sum(len(ids) for ids in pages.values()), 1),
+                "max_rows": max(step.num_rows for step in case.steps),
+                "max_logit_rows": max(1, *(len(step.logit_rows) for step in case.steps)),
+                **state_options(case.steps),
+                **options,
+            },
+        )
+    except UnsupportedError as error:
+        pytest.skip(str(error))
     try:
         return [run_step(executable, graph, value, step, pages) for step in case.steps]
     finally:

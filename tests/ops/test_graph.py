@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ninfer.errors import InvariantError
-from ninfer.ops.graph import Graph, KVShape
+from ninfer.ops.causal_conv import causal_conv
+from ninfer.ops.frequencies import rope_frequencies
+from ninfer.ops.gated_delta_rule import gated_delta_rule
+from ninfer.ops.graph import Graph, KVShape, StateShape
 from ninfer.ops.linear import linear
 from ninfer.ops.paged_attention import paged_attention
 from ninfer.ops.rms_norm import rms_norm
@@ -78,12 +81,12 @@ def test_recording_refuses_shapes_that_do_not_fit() -> None:
     g = Graph()
     layer = g.new_kv_layer(KVShape(2, 8))
     x = g.new_input(32)
-    angles = rope_angles(g, 8, 1e4)
+    angles = rope_angles(g, rope_frequencies(8, 1e4))
     for record in (
         lambda: linear(g, x, [("w", 31)], residual=x),
         lambda: rope(g, x, angles, 3, 10),
         lambda: rope(g, x, angles, 8, 4),
-        lambda: rope_angles(g, 7, 1e4),
+        lambda: rope_frequencies(7, 1e4),
         lambda: paged_attention(g, layer, x, 4, 3, 8, 1.0),
         lambda: paged_attention(g, layer, x, 4, 4, 8, 1.0),
         lambda: silu_mul(g, x.columns(0, 7)),
@@ -91,4 +94,24 @@ def test_recording_refuses_shapes_that_do_not_fit() -> None:
         lambda: select_rows(g, select_rows(g, x)),
     ):
         with pytest.raises(InvariantError):
+            record()
+
+
+def test_a_recurrent_layer_serves_one_convolution_and_one_rule_of_its_shape() -> None:
+    g = Graph()
+    layer = g.new_state_layer(StateShape(24, 4, num_v_heads=4, key_dim=3, value_dim=5))
+    u, q, v, gates = g.new_input(24), g.new_input(6), g.new_input(20), g.new_input(8)
+    for record in (
+        lambda: causal_conv(g, layer, u.columns(0, 23), "w"),
+        lambda: gated_delta_rule(g, layer, q, q, v, gates, 3, 4),
+        lambda: gated_delta_rule(g, layer, q, q, v, gates.columns(0, 4), 2, 4),
+        lambda: gated_delta_rule(g, layer, v, q, v, gates, 2, 4),
+        lambda: g.new_state_layer(StateShape(24, 0, 4, 3, 5)),
+    ):
+        with pytest.raises(InvariantError):
+            record()
+    causal_conv(g, layer, u, "w")
+    gated_delta_rule(g, layer, q, q, v, gates, 2, 4)
+    for record in (lambda: causal_conv(g, layer, u, "w"), lambda: gated_delta_rule(g, layer, q, q, v, gates, 2, 4)):
+        with pytest.raises(InvariantError, match="used"):
             record()

@@ -12,9 +12,10 @@ from ninfer.ops.rope_angles import cases, oracle
 
 
 def test_hand_made_values() -> None:
-    got = oracle(np.array([0, 3]), 4, 100.0)  # frequencies 1 and 1/10
-    want = [[1, 1, 0, 0], [math.cos(3), math.cos(0.3), math.sin(3), math.sin(0.3)]]
+    got = oracle(np.array([0, 3]), [1.0, 0.1], 1.0)
+    want = np.array([[1, 1, 0, 0], [math.cos(3), math.cos(0.3), math.sin(3), math.sin(0.3)]])
     np.testing.assert_allclose(got, want, rtol=1e-15, atol=1e-15)
+    np.testing.assert_allclose(oracle(np.array([0, 3]), [1.0, 0.1], 1.5), 1.5 * want, rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -22,9 +23,11 @@ def test_every_element_is_the_nearest_float32(backend: str) -> None:
     for case in cases(np.random.default_rng(20240607)):
         (got,) = run_case(backend, case)
         positions = [r.position + i for r in case.steps[0].rows for i in range(r.count)]
-        rotary_dim, theta = case.record.keywords["rotary_dim"], case.record.keywords["theta"]  # type: ignore[attr-defined]
+        keywords = case.record.keywords  # type: ignore[attr-defined]
+        frequencies, magnitude = keywords["frequencies"], keywords["magnitude"]
+        half = len(frequencies)
         for row, position in zip(got, positions, strict=True):
-            for i in range(rotary_dim // 2):
-                angle = position * math.exp(-2 * i / rotary_dim * math.log(theta))
-                assert row[i] == pytest.approx(math.cos(angle), rel=1e-6, abs=1e-9)
-                assert row[rotary_dim // 2 + i] == pytest.approx(math.sin(angle), rel=1e-6, abs=1e-9)
+            for i, frequency in enumerate(frequencies):
+                angle = position * frequency
+                assert row[i] == pytest.approx(magnitude * math.cos(angle), rel=1e-6, abs=1e-9)
+                assert row[half + i] == pytest.approx(magnitude * math.sin(angle), rel=1e-6, abs=1e-9)

@@ -20,14 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.backends.options import RuntimeOptions
+from ninfer.errors import ConfigError
 from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.graph import Graph, Value
 
 F32Array = npt.NDArray[np.float32]
 
-MEMORY_PARTS = ("weights", "kv", "workspace", "logits")
-"""`weights`: as the backend holds them, mapped file ranges included; `kv`: all pages; `logits`: the buffer that
+MEMORY_PARTS = ("weights", "kv", "state", "workspace", "logits")
+"""`weights`: as the backend holds them, mapped file ranges included; `kv`: all pages; `state`: slots and journals of
+recurrent layers; `logits`: the buffer that
 `forward` gives back; `workspace`: all other buffers and scratch."""
 
 STRIDE_FLOATS = 16
@@ -54,6 +56,14 @@ class Matrix:
     data: npt.NDArray[np.uint8]
     source: FileRange | None = None
     """The same bytes in a file, for backends that read rather than map; None where there is no file."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerState:
+    """What one slot holds of one recurrent layer: `window [taps-1, C]` and `s [Hv, Dk, Dv]`, both float32."""
+
+    window: F32Array
+    s: F32Array
 
 
 class Weights(Protocol):
@@ -97,6 +107,10 @@ class Executable(Protocol):
         """
         ...
 
+    def read_state(self, slot: int) -> list[LayerState]:
+        """A copy of what a state slot holds, by recurrent layer; for tests and debugging."""
+        ...
+
     def close(self) -> None:
         """Release everything; nothing may be called after it."""
         ...
@@ -108,6 +122,21 @@ class CompileGraph(Protocol):
 
 class PlanMemory(Protocol):
     def __call__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]: ...
+
+
+def check_state_options(graph: Graph, options: RuntimeOptions) -> None:
+    """ConfigError if a graph with recurrent layers is to run without a slot for their state."""
+    if graph.state_layers and options.num_state_slots < 1:
+        raise ConfigError(f"num_state_slots is 0; the model has {len(graph.state_layers)} recurrent layers")
+
+
+def journal_widths(graph: Graph, layer: int) -> tuple[int, int, int, int]:
+    """Values that a journal keeps per row of one recurrent layer: convolution inputs, keys, values, gates."""
+    shape = graph.state_layers[layer]
+    rule = graph.state_node("gated_delta_rule", layer)
+    key_heads = 0 if rule is None else rule.count("num_k_heads")
+    values = shape.num_v_heads * shape.value_dim
+    return shape.conv_channels, key_heads * shape.key_dim, values, 2 * shape.num_v_heads
 
 
 def buffer_bytes(graph: Graph, options: RuntimeOptions) -> tuple[int, int]:

@@ -21,6 +21,8 @@ class RuntimeOptions:
     kv_format: storage of keys and values (quant-formats.md section 8).
     num_pages: KV pages of 64 tokens, shared by all sequences.
     max_rows: most rows (tokens) of one step; max_logit_rows: most rows of one step whose logits are wanted.
+    num_state_slots: recurrent states that can be held, each of one sequence at one position; 0 if the model has none.
+    num_journals: row journals of recurrent layers, of `journal_rows` rows each (`ops.batch.StateAccess`).
     isa: instruction set to restrict to, or None for the best this CPU has.
     weights_memory: `huge` copies weights once into transparent huge pages, `mapped` reads the file in place,
     `auto` takes `huge` where it exists and fits.
@@ -31,6 +33,9 @@ class RuntimeOptions:
     num_pages: int = 128
     max_rows: int = 512
     max_logit_rows: int = 16
+    num_state_slots: int = 0
+    num_journals: int = 0
+    journal_rows: int = 0
     threads: int = 1
     isa: str | None = None
     backend: BackendName = "cpu"
@@ -44,3 +49,8 @@ class RuntimeOptions:
         for name in ("num_pages", "max_rows", "max_logit_rows", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("num_state_slots", "num_journals", "journal_rows"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if (self.num_journals == 0) != (self.journal_rows == 0):
+            raise ConfigError(f"{self.num_journals} journals of {self.journal_rows} rows; both are 0, or none is")

@@ -25,7 +25,7 @@ from ninfer.bench.op_cases import OpCase, cases
 from ninfer.bench.records import Measurement, Run, Scalar, Work, split_warmups
 from ninfer.errors import ConfigError
 from ninfer.formats.layouts import to_n16
-from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
+from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows, StateAccess
 from ninfer.ops.graph import Graph, Value
 
 OP = "op"
@@ -87,6 +87,7 @@ def measure(
             num_pages=-(-(case.depth + case.rows) // PAGE_TOKENS),
             max_rows=case.rows,
             max_logit_rows=max(1, case.logit_rows),
+            num_state_slots=1,
             threads=threads,
             isa=isa,
         )
@@ -178,9 +179,10 @@ def _measure_case(case: OpCase, options: RuntimeOptions) -> Measurement:
     try:
         _fill_inputs(graph, executable, case.rows)
         pages = np.arange(options.num_pages, dtype=np.int32)
+        access = StateAccess(0, saves=((case.rows, 0),)) if graph.state_layers else None
         batch = ForwardBatch(
             np.arange(case.rows, dtype=np.int32),
-            (SequenceRows(0, case.rows, case.depth, pages),),
+            (SequenceRows(0, case.rows, case.depth, pages, access),),
             np.arange(case.logit_rows, dtype=np.int32),
         )
         seconds = []

@@ -4,7 +4,7 @@ Read first: llama.py, then loading.py.
 """
 
 from ninfer.backends.options import RuntimeOptions
-from ninfer.models.batch import ForwardBatch, SequenceRows
+from ninfer.models.batch import ForwardBatch, SequenceRows, StateAccess
 from ninfer.models.loading import Model, load_model, plan_memory
 
-__all__ = ["ForwardBatch", "Model", "RuntimeOptions", "SequenceRows", "load_model", "plan_memory"]
+__all__ = ["ForwardBatch", "Model", "RuntimeOptions", "SequenceRows", "StateAccess", "load_model", "plan_memory"]

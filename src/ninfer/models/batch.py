@@ -8,26 +8,29 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.errors import InvariantError
-from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
+from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows, StateAccess
 
-__all__ = ["PAGE_TOKENS", "BatchLimits", "ForwardBatch", "SequenceRows", "check_batch"]
+__all__ = ["PAGE_TOKENS", "BatchLimits", "ForwardBatch", "SequenceRows", "StateAccess", "check_batch"]
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What an executable was compiled for."""
+    """What an executable was compiled for. `num_state_slots` is 0 for a graph without recurrent layers."""
 
     vocab_size: int
     max_rows: int
     max_logit_rows: int
     num_pages: int
+    num_state_slots: int = 0
+    num_journals: int = 0
+    journal_rows: int = 0
 
 
 def check_batch(batch: ForwardBatch, limits: BatchLimits) -> None:
     """InvariantError that names the field, unless the batch can be run without touching what it must not.
 
-    Besides shapes and ranges: sequences own all rows in order, have pages for all their tokens, and write to pages that
-    nobody else in the step reads or writes.
+    Besides shapes and ranges: sequences own all rows in order, have pages for all their tokens, and write to pages,
+    state slots and journals that nobody else in the step reads or writes.
     """
     rows = _check_ids("token_ids", batch.token_ids, limits.vocab_size)
     if not 1 <= rows <= limits.max_rows:
@@ -37,6 +40,16 @@ def check_batch(batch: ForwardBatch, limits: BatchLimits) -> None:
         raise InvariantError(f"batch wants logits of {wanted} rows; at most {limits.max_logit_rows} can be given")
     _check_sequences(batch.sequences, rows)
     _check_pages(batch.sequences, limits.num_pages)
+    if limits.num_state_slots == 0:
+        if any(sequence.state is not None for sequence in batch.sequences):
+            raise InvariantError("a sequence has a state access; the model has no recurrent layers")
+        return
+    for index, sequence in enumerate(batch.sequences):
+        problem = _state_problem(sequence, limits)
+        if problem:
+            raise InvariantError(f"state access of sequence {index}: {problem}")
+    if len(batch.sequences) > 1:
+        _check_state_sharing([sequence.state for sequence in batch.sequences if sequence.state is not None])
 
 
 def _check_ids(name: str, ids: npt.NDArray[np.int32], limit: int) -> int:
@@ -81,3 +94,61 @@ def _check_pages(sequences: tuple[SequenceRows, ...], num_pages: int) -> None:
         shared = written[users[written] > 1]
         if len(shared):
             raise InvariantError(f"sequence {index} writes to page {shared[0]}, which the step uses elsewhere too")
+
+
+def _state_problem(sequence: SequenceRows, limits: BatchLimits) -> str:
+    """What is wrong with how one sequence uses slots and journals, or nothing."""
+    access = sequence.state
+    if access is None:
+        return "there is none; the model has recurrent layers"
+    if access.read is not None and not 0 <= access.read < limits.num_state_slots:
+        return f"reads slot {access.read}; 0 to {limits.num_state_slots - 1} exist"
+    replayed = 0 if access.replay is None else access.replay[1]
+    if (access.read is None) != (sequence.position == replayed):
+        read = "no slot" if access.read is None else f"slot {access.read}"
+        return (
+            f"reads {read} at position {sequence.position} with {replayed} replayed rows; none is for position 0 only"
+        )
+    before, slots = 0, []
+    for count, slot in access.saves:
+        if not before <= count <= sequence.count:
+            return f"saves after {count} rows, after {before} and of {sequence.count}; counts ascend"
+        if not 0 <= slot < limits.num_state_slots or slot in slots:
+            return f"saves to slot {slot}; 0 to {limits.num_state_slots - 1} exist, each is saved to once"
+        before = count
+        slots.append(slot)
+    if access.replay is not None or access.journal is not None:
+        return _journal_problem(access, sequence.count, limits)
+    return ""
+
+
+def _journal_problem(access: StateAccess, count: int, limits: BatchLimits) -> str:
+    replay = (None, 1) if access.replay is None else access.replay
+    for journal in (replay[0], access.journal):
+        if journal is not None and not 0 <= journal < limits.num_journals:
+            return f"uses journal {journal} of {limits.num_journals}"
+    if not 1 <= replay[1] <= limits.journal_rows:
+        return f"replays {replay[1]} rows; 1 to {limits.journal_rows} are kept"
+    if access.journal is not None and count > limits.journal_rows:
+        return f"keeps {count} rows in a journal of {limits.journal_rows}"
+    if access.journal is not None and access.journal == replay[0]:
+        return f"replays journal {access.journal} and overwrites it"
+    return ""
+
+
+def _check_state_sharing(accesses: list[StateAccess]) -> None:
+    """InvariantError if a sequence writes to a slot or journal that another one of the step reads or writes."""
+    writer: dict[tuple[str, int], int] = {}
+    for index, access in enumerate(accesses):
+        written = [("slot", slot) for _, slot in access.saves]
+        if access.journal is not None:
+            written.append(("journal", access.journal))
+        for target in written:
+            if target in writer:
+                raise InvariantError(f"sequences {writer[target]} and {index} write to {target[0]} {target[1]}")
+            writer[target] = index
+    for index, access in enumerate(accesses):
+        for kind, number in (("slot", access.read), ("journal", access.replay[0] if access.replay else None)):
+            owner = index if number is None else writer.get((kind, number), index)
+            if owner != index:
+                raise InvariantError(f"sequence {owner} writes to {kind} {number}, which sequence {index} reads")

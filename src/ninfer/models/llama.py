@@ -17,6 +17,7 @@ from typing import Any
 
 from ninfer.models.config_fields import ConfigFields
 from ninfer.ops.embedding import embedding
+from ninfer.ops.frequencies import rope_frequencies
 from ninfer.ops.graph import Graph, KVShape, Value
 from ninfer.ops.kv_append import kv_append
 from ninfer.ops.linear import linear
@@ -109,7 +110,7 @@ class LlamaConfig:
     def record(self, g: Graph) -> None:
         """Record the whole forward; the graph's logits are `[R, V]`."""
         h = embedding(g, "embed", self.hidden_size)
-        angles = rope_angles(g, self.head_dim, self.rope_theta)
+        angles = rope_angles(g, rope_frequencies(self.head_dim, self.rope_theta))
         for i in range(self.num_layers):
             attended = self._attention(g, f"layers.{i}", h, angles)
             if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on

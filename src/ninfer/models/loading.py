@@ -22,11 +22,21 @@ class Model:
 
     page_tokens = PAGE_TOKENS
 
-    def __init__(self, config: ModelConfig, executable: Executable, options: RuntimeOptions) -> None:
+    def __init__(
+        self, config: ModelConfig, executable: Executable, options: RuntimeOptions, *, recurrent: bool = False
+    ) -> None:
         self.config = config
         self.options = options
         self._executable: Executable | None = executable
-        self._limits = BatchLimits(config.vocab_size, options.max_rows, options.max_logit_rows, options.num_pages)
+        self._limits = BatchLimits(
+            config.vocab_size,
+            options.max_rows,
+            options.max_logit_rows,
+            options.num_pages,
+            options.num_state_slots if recurrent else 0,
+            options.num_journals,
+            options.journal_rows,
+        )
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -66,7 +76,8 @@ def load_model(artifact: Artifact, options: RuntimeOptions) -> Model:
     """
     config, graph = _record(artifact)
     compile_graph, _ = _backend(options)
-    return Model(config, compile_graph(graph, ArtifactWeights(artifact), options), options)
+    executable = compile_graph(graph, ArtifactWeights(artifact), options)
+    return Model(config, executable, options, recurrent=bool(graph.state_layers))
 
 
 def plan_memory(artifact: Artifact, options: RuntimeOptions) -> dict[str, int]:

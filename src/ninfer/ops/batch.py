@@ -12,17 +12,39 @@ PAGE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class StateAccess:
+    """How the rows of a sequence use recurrent state.
+
+    A slot holds the state of one sequence after some token, of all recurrent layers. A journal holds the small inputs
+    of some rows, from which the states after them can be computed again without the products that gave these inputs.
+
+    read: the slot with the state before the rows, or before the replayed ones; None is the state before position 0.
+    replay: (journal, n): the state of `read` is first advanced by the first n rows kept in that journal.
+    saves: (n, slot), ascending in n: the slot receives the state after n of this step's rows; 0 is before the first of
+    them and after the replay.
+    journal: the journal that keeps this step's rows, replacing what it held.
+    """
+
+    read: int | None
+    replay: tuple[int, int] | None = None
+    saves: tuple[tuple[int, int], ...] = ()
+    journal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRows:
     """The rows of one sequence in a step.
 
     Rows `start .. start + count` of the step hold its tokens at absolute positions `position .. position + count`;
     `position` tokens are already in its KV pages. `pages` (int32) names enough pages for `position + count` tokens.
+    `state` is there exactly when the graph has recurrent layers.
     """
 
     start: int
     count: int
     position: int
     pages: npt.NDArray[np.int32]
+    state: StateAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)

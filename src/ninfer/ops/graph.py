@@ -14,6 +14,7 @@ from typing import Literal
 from ninfer.errors import InvariantError
 
 RowSpace = Literal["T", "R"]
+Param = float | int | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,30 @@ class Node:
     inputs: tuple[Value, ...]
     weights: tuple[str, ...]
     output: Value | None
-    params: Mapping[str, float | int] = field(default_factory=dict)
+    params: Mapping[str, Param] = field(default_factory=dict)
 
     def buffers(self) -> list[int]:
         """The buffers this node touches, each once, in a fixed order."""
         values = (*self.inputs, *([] if self.output is None else [self.output]))
         return list(dict.fromkeys(value.buffer for value in values))
+
+    def number(self, name: str) -> float:
+        """A parameter that is one number."""
+        value = self.params[name]
+        if isinstance(value, tuple):
+            raise InvariantError(f"parameter {name} of {self.op} is a list")
+        return value
+
+    def count(self, name: str) -> int:
+        """A parameter that is a count or an index."""
+        return int(self.number(name))
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A parameter that is a list of numbers."""
+        value = self.params[name]
+        if not isinstance(value, tuple):
+            raise InvariantError(f"parameter {name} of {self.op} is one number")
+        return value
 
 
 @dataclass(frozen=True)
@@ -56,8 +75,23 @@ class KVShape:
     head_dim: int
 
 
+@dataclass(frozen=True)
+class StateShape:
+    """What one recurrent layer keeps of a sequence, all float32.
+
+    The last `conv_taps - 1` input rows of its `conv_channels` convolved channels, and per value head a matrix
+    `[key_dim, value_dim]`. A layer without one of the two has no channels, or no heads.
+    """
+
+    conv_channels: int
+    conv_taps: int
+    num_v_heads: int
+    key_dim: int
+    value_dim: int
+
+
 class Graph:
-    """An append-only list of nodes in execution order, the buffers they write and the KV layers they touch.
+    """An append-only list of nodes in execution order, the buffers they write, the KV and state layers they touch.
 
     `inputs` names buffers that no node writes: whoever runs the graph fills them (`Executable.set_input`). Models have
     none, everything they need comes from the step's batch; graphs of a single op, as tests record them, do.
@@ -69,6 +103,7 @@ class Graph:
         self.buffer_widths: list[int] = []
         self.buffer_rows: list[RowSpace] = []
         self.kv_layers: list[KVShape] = []
+        self.state_layers: list[StateShape] = []
         self.logits: Value | None = None
 
     def new_value(self, width: int, rows: RowSpace) -> Value:
@@ -90,6 +125,17 @@ class Graph:
         self.kv_layers.append(shape)
         return len(self.kv_layers) - 1
 
+    def new_state_layer(self, shape: StateShape) -> int:
+        """Reserve a recurrent layer; returns its index, which one `causal_conv` and one `gated_delta_rule` may name."""
+        if min(shape.conv_channels, shape.num_v_heads) < 0 or min(shape.conv_taps, shape.key_dim, shape.value_dim) < 1:
+            raise InvariantError(f"a recurrent layer of {shape}")
+        self.state_layers.append(shape)
+        return len(self.state_layers) - 1
+
+    def state_node(self, op: str, layer: int) -> Node | None:
+        """The node of `op` that uses a recurrent layer."""
+        return next((n for n in self.nodes if n.op == op and n.params["layer"] == layer), None)
+
     def add(
         self,
         op: str,
@@ -97,7 +143,7 @@ class Graph:
         *,
         weights: tuple[str, ...] = (),
         output: Value | None = None,
-        **params: float | int,
+        **params: Param,
     ) -> None:
         """Append one node; called by the recording functions of the op modules only."""
         self.nodes.append(Node(op, inputs, weights, output, dict(params)))

@@ -47,6 +47,10 @@ PRODUCT = Profile("product", 2e-6, 2e-6)
 """Sums of signed float32 products over K. The error grows like sqrt(K) * 2^-24 times the terms' norm, which the largest
 element of the row stands for; K = 1024 would use the tolerance up if every step rounded by half an ulp the same way."""
 
+RECURRENCE = Profile("recurrence", 4e-6, 4e-6)
+"""A state that every row decays, corrects and reads: two sums of signed products per row, whose errors stay in the
+state as long as their terms do, so that several hundred rows add like sqrt(T) * 2^-24."""
+
 ATTENTION = Profile("attention", 4e-6, 4e-6)
 """A product of q and k, an exponential of the difference of two scores (an absolute error of a score becomes a relative
 error of its weight; scores here reach 30, their ulp is 2e-6), and a weighted sum over the positions."""

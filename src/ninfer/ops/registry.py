@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from ninfer.ops import (
+    causal_conv,
+    delta_gates,
     embedding,
+    gated_delta_rule,
+    gated_rms_norm,
     kv_append,
+    l2_norm,
     linear,
     paged_attention,
     rms_norm,
     rope,
     rope_angles,
     select_rows,
+    sigmoid_mul,
     silu_mul,
 )
 from ninfer.ops.spec import OpSpec
@@ -25,6 +31,12 @@ SPECS: dict[str, OpSpec] = {
         rope,
         kv_append,
         paged_attention,
+        sigmoid_mul,
+        causal_conv,
+        l2_norm,
+        delta_gates,
+        gated_delta_rule,
+        gated_rms_norm,
         silu_mul,
         select_rows,
     )

@@ -1,7 +1,8 @@
 """What an op contract says in a form that programs can read: shapes, weights, parameters, effects, tolerance, cases.
 
 Axis letters: `T` rows of the step, `R` rows whose logits are wanted, `N, K` of a weight, `H`/`Hq`/`Hk` heads, `D` head
-width, `W` any width. Every value is float32 `[rows, width]`; several axes behind the first are folded into the width.
+width, `W` any width; `C` channels of a convolution, `Hv, Dk, Dv` value heads, key width, value width of a recurrent
+matrix. Every value is float32 `[rows, width]`; several axes behind the first are folded into the width.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ninfer.ops.batch import StateAccess
 from ninfer.ops.graph import Graph, Value
 from ninfer.ops.profiles import Profile
 
@@ -25,7 +27,11 @@ Fact = Literal["token_ids", "positions", "logit_rows", "kv"]
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One contract. `oracle` is the formula in float64 from stored bits; its arguments are the op's own."""
+    """One contract. `oracle` is the formula in float64 from stored bits; its arguments are the op's own.
+
+    `state` is what the op keeps of a sequence in a recurrent layer, by name and axes: read before the first row of a
+    step, replaced row by row, and saved where the step says (`batch.StateAccess`).
+    """
 
     name: str
     inputs: Mapping[str, tuple[str, ...]]
@@ -37,6 +43,7 @@ class OpSpec:
     params: tuple[str, ...] = ()
     reads: tuple[Fact, ...] = ()
     writes_kv: bool = False
+    state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     where: tuple[str, ...] = ()
 
 
@@ -47,6 +54,12 @@ class Rows:
     sequence: int
     position: int
     count: int
+    state: StateAccess | None = None
+
+
+def rows_in_slot(slot: int, position: int, count: int) -> Rows:
+    """Rows of sequence `slot` that find the state in the slot of that number and leave it there."""
+    return Rows(slot, position, count, StateAccess(None if position == 0 else slot, saves=((count, slot),)))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.backends.base import F32Array, Matrix, Weights, stride_floats, weight_names
+from ninfer.backends.base import F32Array, LayerState, Matrix, Weights, stride_floats, weight_names
 from ninfer.backends.cpu import _native
 from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memory
 from ninfer.backends.options import RuntimeOptions
@@ -78,6 +78,7 @@ class _Recorder:
         return {
             "weights": self.weight_bytes,
             "kv": self.page_bytes * self.options.num_pages,
+            "state": 0,
             "workspace": workspace - logits,
             "logits": logits,
         }
@@ -116,7 +117,9 @@ def _embedding(r: _Recorder, node: Node) -> None:
 
 
 def _rms_norm(r: _Recorder, node: Node) -> None:
-    r.program.rms_norm(r.view(node.inputs[0]), r.vector(node.weights[0]), node.params["eps"], r.out(node))
+    if node.count("num_heads") != 1:
+        raise UnsupportedError("rms_norm of several heads; the CPU backend has one")
+    r.program.rms_norm(r.view(node.inputs[0]), r.vector(node.weights[0]), node.number("eps"), r.out(node))
 
 
 def _linear(r: _Recorder, node: Node) -> None:
@@ -125,25 +128,24 @@ def _linear(r: _Recorder, node: Node) -> None:
 
 
 def _rope_angles(r: _Recorder, node: Node) -> None:
-    dim, theta = int(node.params["rotary_dim"]), float(node.params["theta"])
-    r.program.rope_angles([theta ** (-2 * i / dim) for i in range(dim // 2)], r.out(node))
+    if node.number("magnitude") != 1:
+        raise UnsupportedError("rope_angles of a magnitude; the CPU backend has 1")
+    r.program.rope_angles(list(node.numbers("frequencies")), r.out(node))
 
 
 def _rope(r: _Recorder, node: Node) -> None:
     x, angles = node.inputs
-    r.program.rope(r.view(x), r.view(angles), int(node.params["num_heads"]), int(node.params["head_dim"]), r.out(node))
+    r.program.rope(r.view(x), r.view(angles), node.count("num_heads"), node.count("head_dim"), r.out(node))
 
 
 def _kv_append(r: _Recorder, node: Node) -> None:
     k, v = node.inputs
-    r.program.kv_append(int(node.params["layer"]), r.view(k), r.view(v))
+    r.program.kv_append(node.count("layer"), r.view(k), r.view(v))
 
 
 def _paged_attention(r: _Recorder, node: Node) -> None:
-    p = node.params
-    r.program.paged_attention(
-        int(p["layer"]), r.view(node.inputs[0]), int(p["num_heads"]), float(p["scale"]), r.out(node)
-    )
+    layer, num_heads, scale = node.count("layer"), node.count("num_heads"), node.number("scale")
+    r.program.paged_attention(layer, r.view(node.inputs[0]), num_heads, scale, r.out(node))
 
 
 def _silu_mul(r: _Recorder, node: Node) -> None:
@@ -226,6 +228,10 @@ class NativeExecutable:
             raise InvariantError(f"buffer {value.buffer} holds nothing of the last step")
         slot, offset, width = recorder.view(value)
         return np.array(self._program.slot_array(slot)[: self._last_rows[value.rows], offset : offset + width])
+
+    def read_state(self, slot: int) -> list[LayerState]:
+        """A copy of what a state slot holds, by recurrent layer."""
+        return []
 
     def profile(self) -> list[tuple[str, int]]:
         """Nanoseconds by node since `start_profile`, as (op, ns) in graph order."""

@@ -14,10 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer import formats
-from ninfer.backends.base import F32Array, Matrix, Weights, buffer_bytes, stride_floats, weight_names
+from ninfer.backends.base import (
+    F32Array,
+    LayerState,
+    Matrix,
+    Weights,
+    buffer_bytes,
+    check_state_options,
+    journal_widths,
+    stride_floats,
+    weight_names,
+)
 from ninfer.backends.options import RuntimeOptions
 from ninfer.backends.reference.kv import PagedKV, page_bytes
 from ninfer.backends.reference.nodes import RUN, StepState
+from ninfer.backends.reference.state import RecurrentState
 from ninfer.errors import InvariantError, UnsupportedError
 from ninfer.formats.layouts import from_n16
 from ninfer.ops.batch import ForwardBatch
@@ -39,7 +50,8 @@ def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict
     elements += sum(weights.vector(name).size for name in vectors)
     workspace, logits = buffer_bytes(graph, options)
     kv = options.num_pages * sum(page_bytes(shape, options.kv_format) for shape in graph.kv_layers)
-    return {"weights": 8 * elements, "kv": kv, "workspace": workspace, "logits": logits}
+    state = sum(4 * _state_floats(graph, layer, options) for layer in range(len(graph.state_layers)))
+    return {"weights": 8 * elements, "kv": kv, "state": state, "workspace": workspace, "logits": logits}
 
 
 class ReferenceExecutable:
@@ -55,6 +67,7 @@ class ReferenceExecutable:
         self._matrices = {name: _decode(matrix) for name, matrix in stored.items()}
         self._vectors = {name: weights.vector(name).astype(np.float64) for name in vectors}
         self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
+        self._windows, self._recurrent = _state_layers(graph, options)
         self._slots = graph.assign_slots()
         self._buffers = [
             np.zeros((options.max_rows if rows == "T" else options.max_logit_rows, stride_floats(width)), np.float32)
@@ -74,6 +87,8 @@ class ReferenceExecutable:
             vectors=self._vectors,
             formats=self._formats,
             kv=self._kv,
+            windows=self._windows,
+            recurrent=self._recurrent,
             a8=self._options.numerics == "a8",
             kv_format=self._options.kv_format,
         )
@@ -99,9 +114,15 @@ class ReferenceExecutable:
             raise InvariantError(f"buffer {value.buffer} holds nothing of the last step")
         return self._rows(value, self._num_rows).copy()
 
+    def read_state(self, slot: int) -> list[LayerState]:
+        """A copy of what a state slot holds, by recurrent layer."""
+        pairs = zip(self._windows, self._recurrent, strict=True)
+        return [LayerState(window.slots[slot].copy(), s.slots[slot].copy()) for window, s in pairs]
+
     def close(self) -> None:
-        """Drop weights, pages and buffers."""
+        """Drop weights, pages, state and buffers."""
         self._matrices, self._vectors, self._kv, self._buffers = {}, {}, [], []
+        self._windows, self._recurrent = [], []
         self._num_rows = None
 
     def _rows(self, value: Value, num_rows: Mapping[str, int]) -> F32Array:
@@ -109,11 +130,31 @@ class ReferenceExecutable:
         return buffer[: num_rows[value.rows], value.offset : value.offset + value.width]
 
 
+def _state_layers(graph: Graph, options: RuntimeOptions) -> tuple[list[RecurrentState], list[RecurrentState]]:
+    """By layer the windows of convolutions and the recurrent matrices."""
+    windows, recurrent = [], []
+    for layer, shape in enumerate(graph.state_layers):
+        conv_width, *rule_widths = journal_widths(graph, layer)
+        windows.append(RecurrentState((shape.conv_taps - 1, shape.conv_channels), (conv_width,), options))
+        matrices = (shape.num_v_heads, shape.key_dim, shape.value_dim)
+        recurrent.append(RecurrentState(matrices, rule_widths, options))
+    return windows, recurrent
+
+
+def _state_floats(graph: Graph, layer: int, options: RuntimeOptions) -> int:
+    """Values of one recurrent layer in all slots and journals."""
+    shape = graph.state_layers[layer]
+    slot = (shape.conv_taps - 1) * shape.conv_channels + shape.num_v_heads * shape.key_dim * shape.value_dim
+    rows = options.num_journals * options.journal_rows
+    return options.num_state_slots * slot + rows * sum(journal_widths(graph, layer))
+
+
 def _decode(matrix: Matrix) -> F64Array:
     return formats.get(matrix.format).unpack(from_n16(matrix.data, matrix.shape, matrix.format))
 
 
 def _check(graph: Graph, options: RuntimeOptions) -> None:
+    check_state_options(graph, options)
     if options.isa is not None:
         raise UnsupportedError(f"isa={options.isa}: the reference backend has no instruction sets to choose from")
     unknown = sorted({node.op for node in graph.nodes} - set(RUN))

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.backends.reference.kv import PagedKV
+from ninfer.backends.reference.state import Inputs, RecurrentState
 from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
+from ninfer.ops.causal_conv import window_after
 from ninfer.ops.graph import Node, Value
 
 F64Array = npt.NDArray[np.float64]
@@ -29,6 +31,8 @@ class StepState:
     vectors: Mapping[str, F64Array]
     formats: Mapping[str, str]
     kv: Sequence[PagedKV]
+    windows: Sequence[RecurrentState]
+    recurrent: Sequence[RecurrentState]
     a8: bool
     kv_format: str
 
@@ -38,7 +42,7 @@ def _embedding(step: StepState, node: Node) -> F64Array:
 
 
 def _rms_norm(step: StepState, node: Node) -> F64Array:
-    return SPECS["rms_norm"].oracle(step.read(node.inputs[0]), step.vectors[node.weights[0]], node.params["eps"])
+    return SPECS["rms_norm"].oracle(step.read(node.inputs[0]), step.vectors[node.weights[0]], node.number("eps"))
 
 
 def _linear(step: StepState, node: Node) -> F64Array:
@@ -49,16 +53,17 @@ def _linear(step: StepState, node: Node) -> F64Array:
 
 
 def _rope_angles(step: StepState, node: Node) -> F64Array:
-    return SPECS["rope_angles"].oracle(step.batch.positions(), int(node.params["rotary_dim"]), node.params["theta"])
+    positions = step.batch.positions()
+    return SPECS["rope_angles"].oracle(positions, node.numbers("frequencies"), node.number("magnitude"))
 
 
 def _rope(step: StepState, node: Node) -> F64Array:
     x, angles = (step.read(value) for value in node.inputs)
-    return SPECS["rope"].oracle(x, angles, int(node.params["num_heads"]), int(node.params["head_dim"]))
+    return SPECS["rope"].oracle(x, angles, node.count("num_heads"), node.count("head_dim"))
 
 
 def _kv_append(step: StepState, node: Node) -> None:
-    layer = step.kv[int(node.params["layer"])]
+    layer = step.kv[node.count("layer")]
     k, v = (layer.split_heads(step.read(value).astype(np.float32)) for value in node.inputs)
     for s in step.batch.sequences:
         rows = slice(s.start, s.start + s.count)
@@ -66,24 +71,68 @@ def _kv_append(step: StepState, node: Node) -> None:
 
 
 def _paged_attention(step: StepState, node: Node) -> F64Array:
-    p = node.params
     q = step.read(node.inputs[0])
-    heads = q.reshape(len(q), int(p["num_heads"]), int(p["head_dim"]))
+    heads = q.reshape(len(q), node.count("num_heads"), node.count("head_dim"))
     quantized = step.a8 and step.kv_format == "int8"
     parts = []
     for s in step.batch.sequences:
-        keys, values = step.kv[int(p["layer"])].read(s.pages, s.position + s.count)
+        keys, values = step.kv[node.count("layer")].read(s.pages, s.position + s.count)
         parts.append(
             SPECS["paged_attention"].oracle(
                 heads[s.start : s.start + s.count],
                 keys.astype(np.float64),
                 values.astype(np.float64),
                 s.position,
-                p["scale"],
+                node.number("scale"),
                 quantized=quantized,
             )
         )
     return np.concatenate(parts)
+
+
+def _sigmoid_mul(step: StepState, node: Node) -> F64Array:
+    x, gate = (step.read(value) for value in node.inputs)
+    return SPECS["sigmoid_mul"].oracle(x, gate)
+
+
+def _l2_norm(step: StepState, node: Node) -> F64Array:
+    x = step.read(node.inputs[0])
+    return SPECS["l2_norm"].oracle(x, node.count("num_heads"), node.number("scale"), node.number("eps"))
+
+
+def _gated_rms_norm(step: StepState, node: Node) -> F64Array:
+    x, z = (step.read(value) for value in node.inputs)
+    return SPECS["gated_rms_norm"].oracle(x, z, step.vectors[node.weights[0]], node.number("eps"))
+
+
+def _delta_gates(step: StepState, node: Node) -> F64Array:
+    a, b = (step.read(value) for value in node.inputs)
+    return SPECS["delta_gates"].oracle(a, b, *(step.vectors[name] for name in node.weights))
+
+
+def _causal_conv(step: StepState, node: Node) -> F64Array:
+    inputs = [step.read(node.inputs[0])]
+    layer, w = step.windows[node.count("layer")], step.vectors[node.weights[0]]
+
+    def advance(rows: Inputs, window: F64Array) -> tuple[F64Array, F64Array]:
+        return SPECS["causal_conv"].oracle(rows[0], window, w), window_after(window, rows[0])
+
+    return np.concatenate([layer.run(s, inputs, (0,), advance) for s in step.batch.sequences])
+
+
+def _gated_delta_rule(step: StepState, node: Node) -> F64Array:
+    inputs = [step.read(value) for value in node.inputs]
+    layer, k_heads = step.recurrent[node.count("layer")], node.count("num_k_heads")
+    v_heads = inputs[3].shape[1] // 2
+
+    def advance(rows: Inputs, s: F64Array) -> tuple[F64Array, F64Array]:
+        count = len(rows[0])
+        q, k = (x.reshape(count, k_heads, -1) for x in rows[:2])
+        decay, beta = np.split(rows[3], 2, axis=1)
+        o, after = SPECS["gated_delta_rule"].oracle(q, k, rows[2].reshape(count, v_heads, -1), decay, beta, s)
+        return o.reshape(count, -1), after
+
+    return np.concatenate([layer.run(s, inputs, (1, 2, 3), advance) for s in step.batch.sequences])
 
 
 def _silu_mul(step: StepState, node: Node) -> F64Array:
@@ -102,6 +151,12 @@ RUN: Mapping[str, Callable[[StepState, Node], F64Array | None]] = {
     "rope": _rope,
     "kv_append": _kv_append,
     "paged_attention": _paged_attention,
+    "sigmoid_mul": _sigmoid_mul,
+    "causal_conv": _causal_conv,
+    "l2_norm": _l2_norm,
+    "delta_gates": _delta_gates,
+    "gated_delta_rule": _gated_delta_rule,
+    "gated_rms_norm": _gated_rms_norm,
     "silu_mul": _silu_mul,
     "select_rows": _select_rows,
 }
