@@ -180,4 +180,4 @@ def hf_logits(model: Any, ids: np.ndarray, kv_format: str) -> np.ndarray:
     parameter = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
     with torch.no_grad():
         batch = torch.from_numpy(ids.astype(np.int64))[None]
-        return model(batch, **{parameter: StoringCache()}, use_cache=True).logits[0].numpy()
+        return model(batch, **{parameter: StoringCache(config=model.config)}, use_cache=True).logits[0].numpy()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ninfer.convert.fields import Fields, naming
+from ninfer.convert.names.source_model import SourceModel
 from ninfer.errors import ArtifactError
 from ninfer.text.frontend import load_frontend
 from ninfer.text.tokenizer import Tokenizer
@@ -49,6 +50,13 @@ def stop_token_ids(declared: Iterable[int], tokenizer: Tokenizer | None) -> list
     control = tokenizer.control_tokens if tokenizer is not None else {}
     known = [control[text] for text in END_TEXTS if text in control]
     return list(dict.fromkeys([*declared, *known]))
+
+
+def decodable(model: SourceModel, tokenizer: Tokenizer | None) -> dict[str, int]:
+    """How many ids can be decoded, if the family asks: those of the tokenizer, all rows without one."""
+    if not model.counts_decodable:
+        return {}
+    return {"num_decodable": model.config["vocab_size"] if tokenizer is None else tokenizer.vocab_size}
 
 
 def token_ids(fields: Fields, key: str, vocab_size: int) -> list[int]:

@@ -12,11 +12,11 @@ from ninfer.convert import frontend
 from ninfer.convert.checkpoint import Checkpoint
 from ninfer.convert.fields import Fields
 from ninfer.convert.mapped import SourceTensor
-from ninfer.convert.names import llama
+from ninfer.convert.names.families import HUGGINGFACE
 from ninfer.convert.names.rules import assign, listed
+from ninfer.convert.names.source_model import SourceModel
 from ninfer.convert.safetensors import SafetensorsFile
 from ninfer.errors import ArtifactError, ConversionError
-from ninfer.models.llama import LlamaConfig
 from ninfer.text.tokenizer import Tokenizer
 
 _WHOLE: Final = "model.safetensors"
@@ -81,22 +81,27 @@ def _understand(directory: _Directory, shards: list[SafetensorsFile]) -> Checkpo
     fields = directory.find_object("config.json")
     if fields is None:
         raise ArtifactError("has no config.json; a model directory of Hugging Face has one", file=path)
-    classes = fields.values.get("architectures")
-    if classes != [llama.HF_CLASS]:
-        fields.refuse("architectures", f"only [{llama.HF_CLASS!r}] is supported")
-    config = llama.config_from_hf(fields)
+    read_model = next(
+        (read for name, read in HUGGINGFACE.items() if fields.values.get("architectures") == [name]), None
+    )
+    if read_model is None:
+        fields.refuse("architectures", f"one class is needed; supported are {', '.join(HUGGINGFACE)}")
     tensors = _tensors(directory, shards)
-    llama.refuse_known_extras(tensors, path)
-    notes: list[str] = []
-    if config["tied_head"] and llama.HF_HEAD in tensors:
-        _drop_equal_head(tensors, fields)
-        notes.append(f"{llama.HF_HEAD} equals the embedding it is tied to and is left out")
+    model = read_model(fields, tensors)
+    notes = list(model.notes)
+    for name in model.left_out:
+        del tensors[name]
+    config = dict(model.config)
+    if config["tied_head"] and model.head in tensors:
+        _drop_equal_head(tensors, model, fields)
+        notes.append(f"{model.head} equals the embedding it is tied to and is left out")
     resources = _resources(directory)
     tokenizer = frontend.check_frontend(resources, config["vocab_size"], path)
-    config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), fields, config["vocab_size"], tokenizer)
-    assignments = assign(llama.hf_rules(LlamaConfig.read(config, file=path)), tensors, path)
+    config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), model.id_fields, config["vocab_size"], tokenizer)
+    config |= frontend.decodable(model, tokenizer)
+    assignments = assign(model.rules(config), tensors, path)
     files = [*directory.read, *(shard.path for shard in shards)]
-    return Checkpoint("huggingface", path, llama.ARCHITECTURE, config, assignments, resources, files, shards, notes)
+    return Checkpoint("huggingface", path, model.architecture, config, assignments, resources, files, shards, notes)
 
 
 def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, SourceTensor]:
@@ -125,14 +130,14 @@ def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, 
     return tensors
 
 
-def _drop_equal_head(tensors: dict[str, SourceTensor], fields: Fields) -> None:
+def _drop_equal_head(tensors: dict[str, SourceTensor], model: SourceModel, fields: Fields) -> None:
     """A tied checkpoint may store the output matrix again; then it must be the embedding."""
-    head, embedding = tensors.pop(llama.HF_HEAD), tensors.get(llama.HF_EMBEDDING)
+    head, embedding = tensors.pop(model.head), tensors.get(model.embedding)
     if embedding is None:
         return  # named as missing by the rules
     same = head.info.type == embedding.info.type and head.info.shape == embedding.info.shape
     if not same or not np.array_equal(head.rows(), embedding.rows()):
-        fields.refuse("tie_word_embeddings", f"but {llama.HF_HEAD} differs from {llama.HF_EMBEDDING}")
+        fields.refuse("tie_word_embeddings", f"but {model.head} differs from {model.embedding}")
 
 
 def _resources(directory: _Directory) -> dict[str, bytes]:

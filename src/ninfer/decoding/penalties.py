@@ -19,12 +19,14 @@ def penalised(
         l <- l / r if l > 0 else l * r          for tokens of prompt or output, r = repetition_penalty
         l <- l - frequency * count - presence   for tokens of the output, count = occurrences there
 
-    Computed in float64 and rounded once to float32.
+    Computed in float64 and rounded once to float32. A prompt may hold padding ids of the vocabulary, which have no
+    logit.
     """
-    seen = history.ids
+    with_logit = history.ids < len(logits)
+    seen = history.ids[with_logit]
     values = logits[seen].astype(np.float64)
     values = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-    counts = history.output_counts
+    counts = history.output_counts[with_logit]
     values -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
     result = logits.copy()
     result[seen] = values

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ninfer.formats.base import F32Array, F64Array, Format, Planes, check_matrix, check_planes
+from ninfer.formats.base import F32Array, F64Array, Planes, check_matrix, check_planes
 
 
-class F32(Format):
+class F32:
     """Codes are the values themselves, any bit pattern included."""
 
     name = "f32"
+    group = 1
     codes_dtype = np.dtype(np.float32)
-    code_bits = 32
+    has_scales = False
+    has_mins = False
 
     def pack(self, x: F32Array) -> Planes:
         check_matrix(x)
@@ -21,3 +23,6 @@ class F32(Format):
     def unpack(self, planes: Planes) -> F64Array:
         check_planes(planes, self)
         return planes.codes.astype(np.float64)
+
+    def nbytes(self, shape: tuple[int, int]) -> int:
+        return shape[0] * shape[1] * 4

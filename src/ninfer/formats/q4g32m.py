@@ -8,7 +8,6 @@ from ninfer.formats.base import (
     GROUP,
     F32Array,
     F64Array,
-    Format,
     Planes,
     check_matrix,
     check_planes,
@@ -20,7 +19,7 @@ from ninfer.formats.base import (
 )
 
 
-class Q4G32M(Format):
+class Q4G32M:
     """Value = scale * nibble + min.
 
     The encoder is GGUF's (ggml `quantize_row_q4_1_ref`): scale and min are the group's range over 15 and its smallest
@@ -30,10 +29,8 @@ class Q4G32M(Format):
 
     name = "q4g32m"
     group = GROUP
-    pad = GROUP
     codes_dtype = np.dtype(np.uint8)
-    code_bits = 4
-    scales_dtype = np.dtype(np.float16)
+    has_scales = True
     has_mins = True
 
     def pack(self, x: F32Array) -> Planes:
@@ -63,3 +60,6 @@ class Q4G32M(Format):
         values = planes.codes.reshape(n, -1, GROUP) * per_group(planes.scales)
         values += per_group(planes.mins)
         return values.reshape(n, -1)[:, :k]
+
+    def nbytes(self, shape: tuple[int, int]) -> int:
+        return shape[0] * (padded_width(shape[1], GROUP) // GROUP) * (GROUP // 2 + 4)

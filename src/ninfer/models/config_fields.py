@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ninfer.errors import ArtifactError
@@ -13,23 +13,26 @@ MAX_SIZE = 1 << 24
 
 
 class ConfigFields:
-    """The configuration object of one artifact. `file` is named by every error."""
+    """The configuration object of one artifact, or one inside it. `file` and `place` are named by every error."""
 
-    def __init__(self, config: Mapping[str, Any], known: Iterable[str], *, file: object = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], known: Iterable[str], *, file: object = None, place: str = "config"
+    ) -> None:
         self._config = config
         self._file = file
+        self._place = place
         unknown = sorted(set(config) - set(known))
         if unknown:
             raise self.error(unknown[0], "not known to this family; ignoring it could change the result")
 
     def error(self, name: str, message: str) -> ArtifactError:
-        return ArtifactError(message, file=self._file, field=f"config.{name}")
+        return ArtifactError(message, file=self._file, field=f"{self._place}.{name}")
 
-    def size(self, name: str, *, most: int = MAX_SIZE) -> int:
-        """An integer in `1 .. most`."""
+    def size(self, name: str, *, least: int = 1, most: int = MAX_SIZE) -> int:
+        """An integer in `least .. most`."""
         value = self._value(name)
-        if type(value) is not int or not 1 <= value <= most:
-            raise self.error(name, f"must be an integer from 1 to {most}, got {value!r:.80}")
+        if type(value) is not int or not least <= value <= most:
+            raise self.error(name, f"must be an integer from {least} to {most}, got {value!r:.80}")
         return value
 
     def positive(self, name: str) -> float:
@@ -39,11 +42,31 @@ class ConfigFields:
             raise self.error(name, f"must be a number above 0, got {value!r:.80}")
         return float(value)
 
+    def find_positive(self, name: str) -> float | None:
+        """A finite number above 0, or None."""
+        return None if self._value(name) is None else self.positive(name)
+
     def flag(self, name: str) -> bool:
         value = self._value(name)
         if type(value) is not bool:
             raise self.error(name, f"must be true or false, got {value!r:.80}")
         return value
+
+    def words(self, name: str, known: Sequence[str], *, most: int) -> tuple[str, ...]:
+        """A list of 1 to `most` of the known words."""
+        value = self._value(name)
+        if not isinstance(value, list) or not 1 <= len(value) <= most or any(item not in known for item in value):
+            raise self.error(name, f"must be a list of 1 to {most} of {', '.join(known)}, got {value!r:.80}")
+        return tuple(value)
+
+    def find_table(self, name: str, known: Iterable[str]) -> ConfigFields | None:
+        """An object with the known members, or None."""
+        value = self._value(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, f"must be null or an object, got {value!r:.80}")
+        return ConfigFields(value, known, file=self._file, place=f"{self._place}.{name}")
 
     def token_id(self, name: str, vocab_size: int) -> int | None:
         """An id in the vocabulary, or None."""

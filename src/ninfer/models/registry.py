@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ninfer.errors import UnsupportedError
 from ninfer.models.llama import LlamaConfig
+from ninfer.models.qwen3_5 import Qwen35Config
 from ninfer.ops.graph import Graph
 
 
@@ -31,7 +32,7 @@ class ModelConfig(Protocol):
 
 ReadConfig = Callable[..., ModelConfig]
 
-_FAMILIES: dict[str, ReadConfig] = {"llama": LlamaConfig.read}
+_FAMILIES: dict[str, ReadConfig] = {"llama": LlamaConfig.read, "qwen3_5": Qwen35Config.read}
 
 NAMES: tuple[str, ...] = tuple(_FAMILIES)
 

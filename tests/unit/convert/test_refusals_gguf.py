@@ -51,7 +51,7 @@ METADATA: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"tokenizer__chat_template": 5}, ArtifactError, r"'tokenizer.chat_template': must be text"),
     ({"tokenizer__chat_template": "{% if %}"}, ArtifactError, r"chat_template"),
     # legal, but not something we compute
-    ({"general__architecture": "qwen2"}, ConversionError, r"'general.architecture' is 'qwen2'.*'llama'"),
+    ({"general__architecture": "qwen2"}, ConversionError, r"'general.architecture' is 'qwen2'.*llama, qwen35"),
     ({"general__type": "adapter"}, ConversionError, r"'general.type' is 'adapter'"),
     ({"llama__rope__scaling__type": "linear"}, ConversionError, r"'llama.rope.scaling.type' is 'linear'.*scaled"),
     ({"llama__rope__scaling__factor": 4.0}, ConversionError, r"'llama.rope.scaling.factor' is 4.0.*scaled"),

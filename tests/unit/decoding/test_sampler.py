@@ -66,6 +66,12 @@ def test_distribution_equals_the_oracle(
     assert np.array_equal(logits, before), "the logits were changed"
 
 
+def test_prompt_ids_behind_the_last_logit_have_no_penalty() -> None:
+    """A prompt may hold rows of a padded vocabulary, whose logits a model does not give."""
+    params = SamplingParams(repetition_penalty=4)
+    assert sample(logits_of([4, 8, 1]), params, history_of([7, 1], []), seed=None, position=2) == 0
+
+
 def test_penalties_by_hand() -> None:
     """Prompt has tokens 0 and 1, output has 1 twice and 2 once; repetition 2, frequency 0.5, presence 0.25."""
     params = SamplingParams(temperature=1, repetition_penalty=2, frequency_penalty=0.5, presence_penalty=0.25)

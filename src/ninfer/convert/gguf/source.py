@@ -15,10 +15,10 @@ from ninfer.convert.fields import Fields, naming
 from ninfer.convert.gguf.blocks import IMPORTED_TYPES
 from ninfer.convert.gguf.reader import GGUFFile
 from ninfer.convert.mapped import SourceTensor
-from ninfer.convert.names import llama
+from ninfer.convert.names.families import GGUF, GGUF_EMBEDDING
 from ninfer.convert.names.rules import assign, listed
+from ninfer.convert.names.source_model import MAX_VOCAB
 from ninfer.errors import ArtifactError, ConversionError
-from ninfer.models.llama import LlamaConfig
 from ninfer.text.gguf_tokenizer import tokenizer_config_from_gguf, tokenizer_json_from_gguf
 
 _SPLIT_NAME: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf")
@@ -42,25 +42,25 @@ def _understand(file: GGUFFile) -> Checkpoint:
     fields = Fields(file.metadata, file.path)
     _refuse_split(fields)
     architecture = fields.text("general.architecture")
-    if architecture != llama.ARCHITECTURE:
-        fields.refuse("general.architecture", f"only {llama.ARCHITECTURE!r} is supported")
+    if architecture not in GGUF:
+        fields.refuse("general.architecture", f"supported are {', '.join(GGUF)}")
     if fields.text("general.type", default="model") != "model":
         fields.refuse("general.type", "only whole models are supported")
     tensors = {name: SourceTensor(file, info) for name, info in file.tensors.items()}
-    llama.refuse_known_extras(tensors, file.path)
     _refuse_types(tensors, file.path)
     weights, scales, notes = _separate_scales(tensors, file.path)
     vocab_size = _vocab_size(weights, file.path)
-    config = llama.config_from_gguf(fields, vocab_size=vocab_size, tied_head=llama.GGUF_HEAD not in weights)
+    model = GGUF[architecture](fields, weights, vocab_size)
+    config = dict(model.config)
     resources = _resources(fields, vocab_size)
     tokenizer = frontend.check_frontend(resources, vocab_size, file.path)
     ends = [i for key in _END_KEYS for i in frontend.token_ids(fields, _TOKENIZER + key, vocab_size)]
     config["bos_token_id"] = fields.find_integer(_TOKENIZER + "bos_token_id", 0, vocab_size - 1)
     config["stop_token_ids"] = frontend.stop_token_ids(ends, tokenizer)
     config["pad_token_id"] = fields.find_integer(_TOKENIZER + "padding_token_id", 0, vocab_size - 1)
-    rules = llama.gguf_rules(LlamaConfig.read(config, file=file.path))
-    assignments = assign(rules, weights, file.path, scales=scales)
-    return Checkpoint("gguf", file.path, architecture, config, assignments, resources, [file.path], [file], notes)
+    config |= frontend.decodable(model, tokenizer)
+    assignments = assign(model.rules(config), weights, file.path, scales=scales)
+    return Checkpoint("gguf", file.path, model.architecture, config, assignments, resources, [file.path], [file], notes)
 
 
 def _refuse_split(fields: Fields) -> None:
@@ -116,13 +116,13 @@ def _separate_scales(
 
 def _vocab_size(weights: Mapping[str, SourceTensor], path: Path) -> int:
     """Rows of the embedding; its width is checked with all other shapes."""
-    embedding = weights.get(llama.GGUF_EMBEDDING)
+    embedding = weights.get(GGUF_EMBEDDING)
     if embedding is None:
-        raise ArtifactError(f"missing tensors: {llama.GGUF_EMBEDDING}", file=path)
+        raise ArtifactError(f"missing tensors: {GGUF_EMBEDDING}", file=path)
     rows = embedding.info.shape[0]
-    if rows > llama.MAX_VOCAB:
-        field = f"tensor {llama.GGUF_EMBEDDING!r}"
-        raise ArtifactError(f"has {rows} rows; at most {llama.MAX_VOCAB} are supported", file=path, field=field)
+    if rows > MAX_VOCAB:
+        field = f"tensor {GGUF_EMBEDDING!r}"
+        raise ArtifactError(f"has {rows} rows; at most {MAX_VOCAB} are supported", file=path, field=field)
     return rows
 
 

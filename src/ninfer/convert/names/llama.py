@@ -5,19 +5,19 @@ Whatever would change the computation and is not computed here (scaled RoPE, bia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ninfer.convert.fields import Fields
 from ninfer.convert.names.orders import HalfSplit
 from ninfer.convert.names.rules import TensorRule
+from ninfer.convert.names.source_model import MAX_VOCAB, SourceModel
 from ninfer.errors import ConversionError
 from ninfer.models.llama import MAX_LAYERS, LlamaConfig
 
 ARCHITECTURE: Final = "llama"
 HF_CLASS: Final = "LlamaForCausalLM"
-
-MAX_VOCAB: Final = 1 << 22
+GGUF_ARCHITECTURE: Final = "llama"
 
 # Our name -> smallest and largest value; far above any model of this family, so that sizes stay sizes.
 _LIMITS: Final = {
@@ -91,12 +91,34 @@ _MODEL_NAMES: Final = {
     "norm": ("output_norm.weight", "model.norm.weight"),
     "head": ("output.weight", "lm_head.weight"),
 }
-GGUF_EMBEDDING, HF_EMBEDDING = _MODEL_NAMES["embed"]
-GGUF_HEAD, HF_HEAD = _MODEL_NAMES["head"]
 
 
-def config_from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> dict[str, Any]:
-    """Our configuration, token ids apart. `vocab_size`: rows of the embedding; `tied_head`: there is no output matrix.
+def read_huggingface(fields: Fields, names: Collection[str]) -> SourceModel:
+    """The model of a config.json and the tensors beside it."""
+    _refuse_known_extras(names, fields)
+    return _source_model(fields, _config_from_hf(fields), source=1)
+
+
+def read_gguf(fields: Fields, names: Collection[str], vocab_size: int) -> SourceModel:
+    """The model of GGUF metadata; `vocab_size`: rows of the embedding."""
+    _refuse_known_extras(names, fields)
+    tied_head = _MODEL_NAMES["head"][0] not in names
+    return _source_model(fields, _config_from_gguf(fields, vocab_size=vocab_size, tied_head=tied_head), source=0)
+
+
+def _source_model(fields: Fields, config: dict[str, Any], *, source: int) -> SourceModel:
+    """`source`: 0 for GGUF, 1 for Hugging Face."""
+
+    def rules(complete: Mapping[str, Any]) -> list[TensorRule]:
+        known = LlamaConfig.read(complete, file=fields.file)
+        return _hf_rules(known) if source else _gguf_rules(known)
+
+    embedding, head = _MODEL_NAMES["embed"][source], _MODEL_NAMES["head"][source]
+    return SourceModel(ARCHITECTURE, config, rules, embedding, head, id_fields=fields)
+
+
+def _config_from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> dict[str, Any]:
+    """Our configuration, token ids apart. `tied_head`: there is no output matrix.
 
     Raises ArtifactError for values that are missing or do not fit together, ConversionError for what we do not compute.
     """
@@ -134,8 +156,8 @@ def config_from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> dic
     }
 
 
-def config_from_hf(fields: Fields) -> dict[str, Any]:
-    """Our configuration, token ids apart, from a config.json; raises as `config_from_gguf`."""
+def _config_from_hf(fields: Fields) -> dict[str, Any]:
+    """Our configuration, token ids apart, from a config.json; raises as `_config_from_gguf`."""
     for key in ("attention_bias", "mlp_bias"):
         if fields.flag(key, default=False):
             fields.refuse(key, "biases are not supported")
@@ -156,7 +178,7 @@ def config_from_hf(fields: Fields) -> dict[str, Any]:
     }
 
 
-def gguf_rules(config: LlamaConfig) -> list[TensorRule]:
+def _gguf_rules(config: LlamaConfig) -> list[TensorRule]:
     """Every tensor of a GGUF file of this family; its q and k rows have their rotary pairs side by side."""
     orders = {
         "q": HalfSplit(config.num_heads, config.head_dim),
@@ -168,13 +190,14 @@ def gguf_rules(config: LlamaConfig) -> list[TensorRule]:
     ]
 
 
-def hf_rules(config: LlamaConfig) -> list[TensorRule]:
+def _hf_rules(config: LlamaConfig) -> list[TensorRule]:
     """Every tensor of a Hugging Face checkpoint of this family."""
     return [TensorRule(name, _source_name(name, 1), shape) for name, shape in config.tensor_shapes().items()]
 
 
-def refuse_known_extras(names: Iterable[str], file: object) -> None:
+def _refuse_known_extras(names: Collection[str], fields: Fields) -> None:
     """ConversionError that explains tensors of variants we do not compute."""
+    file = fields.file
     for name in names:
         if name == "rope_freqs.weight":
             raise ConversionError(f"{file}: tensor {name!r}: scaled rotary frequencies are not supported")
