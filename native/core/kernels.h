@@ -36,11 +36,14 @@ struct Weight {
   const std::uint8_t* data;
 };
 
-// Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of as
-// many rows as the target likes (KernelTable::tile_rows, at most 16). A tile of R rows holds the row scales, padded to kTileHeaderBytes, then one record per group of 32
-// columns: high digits [R][32] int8, low digits [R][32] int8, sum of codes [R] f32, -8 * sum [R] i32, -128 * sum [R] i32.
+// Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of as many rows as
+// the target likes (KernelTable::tile_rows, at most kMaxTileRows). A tile of R rows holds the row scales, padded to
+// kTileHeaderBytes, then one record per group of 32 columns: high digits [R][32] int8, low digits [R][32] int8, sum of
+// codes [R] f32, -8 * sum [R] i32, -128 * sum [R] i32.
 constexpr std::size_t kTileHeaderBytes = 64;
 constexpr std::size_t kActBytesPerRowGroup = 76;
+constexpr int kActSum = 64, kActMinus8 = 68, kActMinus128 = 72;  // offsets inside a record, per row of the tile
+constexpr int kMaxTileRows = 16;
 
 constexpr std::size_t tile_bytes(int rows, int groups) {
   return align64(kTileHeaderBytes + kActBytesPerRowGroup * static_cast<std::size_t>(rows) * groups);
@@ -122,6 +125,7 @@ struct KVAppendArgs {
   const float* v;
   std::uint8_t* page;         // this layer's part of the page that holds the token
   int slot;                   // token index inside the page
+  int head_begin, head_end;
 };
 
 // One tile of query rows against one segment range of one KV head.
@@ -159,7 +163,7 @@ struct KernelTable {
   const char* name;
   int tile_rows;              // rows per activation tile that this target likes best
   int float_tile_rows;
-  // Quantise the (row, group) pairs [begin, end) of rows x groups, numbered row-major.
+  // Quantise the (tile, group) pairs [begin, end), numbered tile by tile. Threads then write different lines.
   void (*quantize)(const QuantizeArgs&, long begin, long end);
   void (*product_a8)(const ProductArgs&);    // packed weights, quantised activations
   void (*product_f32)(const ProductArgs&);   // any weights, float activations

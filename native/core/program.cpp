@@ -15,6 +15,9 @@ namespace {
 constexpr std::size_t kNotSplit = ~std::size_t{0};
 // Query rows that may have their segments spread over threads at once; more rows are parallel enough by themselves.
 constexpr int kSplitRows = 4;
+// Up to this many (row, group) pairs every thread quantises all of a product's input for itself: that takes a microsecond
+// or two, and meeting at a barrier to share lines that another core wrote takes longer.
+constexpr int kOwnTilePairs = 512;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
@@ -180,7 +183,8 @@ void Program::plan(int num_pages) {
   }
   int most_groups = 0;
   for (const Weight& w : weights_) most_groups = std::max(most_groups, w.groups);
-  thread_bytes_ = align64(std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups)));
+  own_tile_offset_ = align64(std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups)));
+  thread_bytes_ = own_tile_offset_ + (a8_ ? tile_bytes(1, kOwnTilePairs) : 0);
   scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + thread_bytes_ * threads_;
 }
 
@@ -265,12 +269,18 @@ void Program::exec(const LinearNode& n, int, int thread) {
   const int k = n.x.width;
   const bool quantised =
       a8_ && std::any_of(n.weights.begin(), n.weights.end(), [&](int w) { return is_packed(weights_[w].format); });
+  std::uint8_t* tiles = tiles_;
   if (quantised) {
     const long groups = (k + kGroup - 1) / kGroup;
-    const long total = groups * num_rows, threads = threads_;
-    kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles_}, total * thread / threads,
-                      total * (thread + 1) / threads);
-    pool_->barrier();
+    const long total = groups * ((num_rows + kernels_.tile_rows - 1) / kernels_.tile_rows), threads = threads_;
+    if (num_rows * groups <= kOwnTilePairs && num_rows <= kernels_.tile_rows) {
+      tiles = thread_scratch_ + thread_bytes_ * thread + own_tile_offset_;
+      kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles}, 0, total);
+    } else {
+      kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles}, total * thread / threads,
+                        total * (thread + 1) / threads);
+      pool_->barrier();
+    }
   }
   int records = 0;
   for (int w : n.weights) records += weights_[w].records;
@@ -280,7 +290,7 @@ void Program::exec(const LinearNode& n, int, int thread) {
     const Weight& w = weights_[index];
     const int from = std::max(begin - first, 0), to = std::min(end - first, w.records);
     if (from < to) {
-      ProductArgs args{&w, from, to, num_rows, kernels_.tile_rows, tiles_, at(n.x), stride(n.x), at(n.out) + column,
+      ProductArgs args{&w, from, to, num_rows, kernels_.tile_rows, tiles, at(n.x), stride(n.x), at(n.out) + column,
                        stride(n.out), nullptr, 0, thread_scratch_ + thread_bytes_ * thread};
       if (n.has_residual) {
         args.residual = at(n.residual) + column;
@@ -314,12 +324,14 @@ void Program::exec(const RopeNode& n, int, int thread) {
 }
 
 void Program::exec(const KVAppendNode& n, int, int thread) {
-  const auto [begin, end] = share(step_->rows, thread);
-  for (int r = begin; r < end; ++r) {
+  // Head by head: neighbouring tokens of a head share lines, which two threads should not write.
+  const auto [begin, end] = share(step_->rows * layouts_[n.layer].num_kv_heads, thread);
+  for (int i = begin; i < end; ++i) {
+    const int r = i % step_->rows, head = i / step_->rows;
     const StepSequence& s = step_->sequences[sequence_of_row_[r]];
     const std::size_t page = static_cast<std::size_t>(s.page_ids[positions_[r] / kPageTokens]);
     kernels_.kv_append({&layouts_[n.layer], at(n.k) + r * stride(n.k), at(n.v) + r * stride(n.v),
-                        kv_ + page_bytes_ * page + layer_offset_[n.layer], positions_[r] % kPageTokens});
+                        kv_ + page_bytes_ * page + layer_offset_[n.layer], positions_[r] % kPageTokens, head, head + 1});
   }
 }
 

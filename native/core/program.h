@@ -125,7 +125,7 @@ class Program {
   std::vector<Node> nodes_;
 
   std::size_t workspace_bytes_ = 0, scratch_bytes_ = 0;
-  std::size_t tiles_bytes_ = 0, partial_floats_ = 0, thread_bytes_ = 0;
+  std::size_t tiles_bytes_ = 0, partial_floats_ = 0, thread_bytes_ = 0, own_tile_offset_ = 0;
   std::unique_ptr<Pages> workspace_;
   std::unique_ptr<Pages> scratch_;
   std::uint8_t* tiles_ = nullptr;

@@ -47,8 +47,8 @@ inline void configure_tiles(int rows) {
 }
 
 // Codes of q8g32 are stored as B tiles; nibbles are spread out to one first.
-template <class Dot>
-constexpr bool kSpread = Dot::kCodeBytes < 512;
+template <class Codes>
+constexpr bool kSpread = Codes::kBytes < 512;
 
 inline void spread_nibbles(const std::uint8_t* codes, std::uint8_t* tile) {
 #pragma GCC unroll 4
@@ -80,7 +80,7 @@ NINFER_MULTIPLY_GROUP(multiply_even_group, 0, 1)
 NINFER_MULTIPLY_GROUP(multiply_odd_group, 2, 3)
 #undef NINFER_MULTIPLY_GROUP
 
-template <class Dot, int R>
+template <class Codes, int R>
 void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* spread, const std::uint8_t* tile,
               std::uint8_t* scratch, int row0, int column) {
   const Weight& w = *a.weight;
@@ -93,16 +93,16 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
   std::uint8_t* fresh = scratch + kAmxRing * kAmxSumBytes;
 
   const auto spread_batch = [&](int first) {
-    if (!kSpread<Dot> || spread != nullptr) return;
+    if (!kSpread<Codes> || spread != nullptr) return;
     for (int g = first; g < first + kAmxBatch && g < w.groups; ++g)
       spread_nibbles(codes + 256 * g, fresh + 512 * (g % kAmxFresh));
   };
   const auto multiply_batch = [&](int first) {
     for (int g = first; g < first + kAmxBatch && g < w.groups; ++g) {
-      const std::uint8_t* weights = !kSpread<Dot>      ? codes + 512 * g
+      const std::uint8_t* weights = !kSpread<Codes>      ? codes + 512 * g
                                     : spread != nullptr ? spread + 512 * g
                                                         : fresh + 512 * (g % kAmxFresh);
-      prefetch_group<Dot::kCodeBytes>(w, record, g);
+      prefetch_group<Codes::kBytes, 1>(w, record, g);
       std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       if (g % 2 == 0) multiply_even_group(weights, act + act_bytes * g, R, c);
       else multiply_odd_group(weights, act + act_bytes * g, R, c);
@@ -121,16 +121,16 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
       const std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       const std::uint8_t* group = act + act_bytes * g;
       const V::F scale = V::load_f16(scales + kLanes * g);
-      const V::F min = Dot::kHasMin ? V::load_f16(mins + kLanes * g) : V::zero();
-      const float* code_sums = reinterpret_cast<const float*>(group + 64 * R);
-      const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(group + Dot::kBiasOffset * R);
+      const V::F min = Codes::kHasMin ? V::load_f16(mins + kLanes * g) : V::zero();
+      const float* code_sums = reinterpret_cast<const float*>(group + kActSum * R);
+      const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(group + Codes::kBias * R);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         V::I dot = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(c + 16 * r), 8),
                                     _mm512_load_si512(c + 16 * (kAmxRows + r)));
-        if (!Dot::kHasMin) dot = V::add_i32(dot, bias + r);
+        if (!Codes::kHasMin) dot = V::add_i32(dot, bias + r);
         acc[r] = V::fma(V::to_float(dot), scale, acc[r]);
-        if (Dot::kHasMin) acc[r] = V::fma(min, V::set1(code_sums[r]), acc[r]);
+        if (Codes::kHasMin) acc[r] = V::fma(min, V::set1(code_sums[r]), acc[r]);
       }
     }
   }
@@ -138,7 +138,7 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
   for (int r = 0; r < R; ++r) store_lanes(a, row0 + r, column, V::mul(acc[r], V::set1(row_scales[r])));
 }
 
-template <class Dot>
+template <class Codes>
 void amx_product(const ProductArgs& a) {
   const Weight& w = *a.weight;
   std::uint8_t* scratch = static_cast<std::uint8_t*>(a.scratch);
@@ -147,7 +147,7 @@ void amx_product(const ProductArgs& a) {
   configure_tiles(a.rows < kAmxRows ? a.rows : kAmxRows);
   for (int rec = a.record_begin; rec < a.record_end; ++rec) {
     const std::uint8_t* record = w.data + w.record_bytes * rec;
-    if (kSpread<Dot> && a.rows > kAmxRows) {  // several row tiles share the spread nibbles
+    if (kSpread<Codes> && a.rows > kAmxRows) {  // several row tiles share the spread nibbles
       spread = scratch + kProductScratchHeader;
       for (int g = 0; g < w.groups; ++g) spread_nibbles(record + w.codes_offset + 256 * g, spread + 512 * g);
     }
@@ -156,7 +156,7 @@ void amx_product(const ProductArgs& a) {
       const std::uint8_t* tile = a.tiles + tile_bytes(kAmxRows, w.groups) * (row / kAmxRows);
       if (rows < kAmxRows && row > 0) configure_tiles(rows);
       with_rows<kAmxRows>(rows,
-                          [&]<int R>() { amx_tile<Dot, R>(a, record, spread, tile, scratch, row, rec * kLanes); });
+                          [&]<int R>() { amx_tile<Codes, R>(a, record, spread, tile, scratch, row, rec * kLanes); });
     }
     if (tail != 0 && a.rows > kAmxRows) configure_tiles(kAmxRows);
   }
@@ -166,9 +166,9 @@ void amx_product(const ProductArgs& a) {
 void amx_product_a8(const ProductArgs& a) {
   if (a.rows < kFewestAmxRows) return product_a8(a);
   switch (a.weight->format) {
-    case WeightFormat::q8g32: return amx_product<DotQ8>(a);
-    case WeightFormat::q4g32: return amx_product<DotQ4<false>>(a);
-    case WeightFormat::q4g32m: return amx_product<DotQ4<true>>(a);
+    case WeightFormat::q8g32: return amx_product<CodesQ8>(a);
+    case WeightFormat::q4g32: return amx_product<CodesQ4<false>>(a);
+    case WeightFormat::q4g32m: return amx_product<CodesQ4<true>>(a);
     case WeightFormat::f32:
     case WeightFormat::bf16: return;  // the caller routes float weights to product_f32
   }

@@ -46,7 +46,7 @@ void prepare_queries(const AttentionTile& t, AttentionScratch& s) {
     for_lanes(dim, [&](int d, int lanes) { V::store(q + d, V::mul(load_lanes(t.q[i] + d, lanes), scale)); });
     for (int d = (dim + kLanes - 1) / kLanes * kLanes; d < padded; d += kLanes) V::store(q + d, V::zero());
     if (!t.quantize_q) continue;
-    const CodeScale scale_of_q(row_abs_max(q, padded));
+    const CodeScale scale_of_q(V::abs_max(q, padded));
     s.q_scales[i] = scale_of_q.scale;
     for (int g = 0; g < t.layout->groups; ++g) {
       int sum = 0;
@@ -79,21 +79,23 @@ void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const 
         V::B k[kBlocks];
         for (int b = 0; b < kBlocks; ++b) {
           const std::uint8_t* line = lines + j * 256 + b * 64;
-          k[b] = V::load_u8off(line);
-          __builtin_prefetch(line + to_values, 0, 3);
-          __builtin_prefetch(line + to_next, 0, 3);
+          k[b] = V::load_u8(line);
+          if (query0 == 0) {
+            __builtin_prefetch(line + to_values, 0, 3);
+            __builtin_prefetch(line + to_next, 0, 3);
+          }
         }
         for (int i = 0; i < Q; ++i)
-          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
       }
       for (int i = 0; i < Q; ++i)
-        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::next_digit_u8off(acc[i][b], &s.q_bias[query0 + i][g]);
+        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::next_digit(acc[i][b], &s.q_bias[query0 + i][g]);
       quad = s.digits[1][query0] + g * kKVGroup;
       for (int j = 0; j < quads; ++j) {
         V::B k[kBlocks];
-        for (int b = 0; b < kBlocks; ++b) k[b] = V::load_u8off(lines + j * 256 + b * 64);
+        for (int b = 0; b < kBlocks; ++b) k[b] = V::load_u8(lines + j * 256 + b * 64);
         for (int i = 0; i < Q; ++i)
-          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8off(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
       }
       for (int b = 0; b < kBlocks; ++b) {
         const V::F k_scale = V::load_f16(scales + (block + b) * kLanes);
@@ -119,7 +121,7 @@ void scores_float_int8(const AttentionTile& t, AttentionScratch& s, int query, c
       const float* q = s.q[query] + g * kKVGroup;
       V::F acc = V::zero();
       for (int j = 0; j < quads; ++j) {
-        const V::B k = V::load_u8off(keys + j * 256);
+        const V::B k = V::load_u8(keys + j * 256);
         for (int byte = 0; byte < 4; ++byte)
           acc = V::fma(V::u8off_to_float(k, byte), V::set1(q[4 * j + byte]), acc);
       }

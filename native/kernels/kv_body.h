@@ -48,9 +48,7 @@ inline std::uint16_t encode_kv_group(const float* x, int n, std::int8_t* codes) 
     for (int i = 0; i < kKVGroup; ++i) padded[i] = i < n ? x[i] : 0.0f;
     x = padded;
   }
-  const float a = V::abs_max32(x), b = V::abs_max32(x + 32);
-  const float amax = b > a || b != b ? b : a;
-  const std::uint16_t scale = to_f16(amax / 127.0f);
+  const std::uint16_t scale = to_f16(V::abs_max(x, kKVGroup) / 127.0f);
   const float s = from_f16(scale);
   const float inv = s == 0.0f ? 0.0f : 1.0f / s;
   for (int i = 0; i < kKVGroup; i += 16) V::quantize16(x + i, inv, codes + i);
@@ -61,7 +59,7 @@ inline std::uint16_t encode_kv_group(const float* x, int n, std::int8_t* codes) 
 void kv_append(const KVAppendArgs& a) {
   const KVLayout& layout = *a.layout;
   const int dim = layout.head_dim, padded = layout.padded_dim, slot = a.slot;
-  for (int head = 0; head < layout.num_kv_heads; ++head) {
+  for (int head = a.head_begin; head < a.head_end; ++head) {
     std::uint8_t* base = a.page + layout.head_bytes * head;
     const float* k = a.k + head * dim;
     const float* v = a.v + head * dim;

@@ -15,23 +15,6 @@ using namespace ninfer;
 constexpr float kSmallestRowMax = 0x1p-100f;
 constexpr float kLargestCode = 127.0f * 256.0f;
 
-// Largest |x| by the order of the bit patterns, so that NaN and infinity win.
-inline float row_abs_max(const float* x, int n) {
-  float best = 0.0f;
-  for (int i = 0; i < n; i += 32) {
-    alignas(64) float tail[32];
-    const float* p = x + i;
-    if (n - i < 32) {
-      for (int j = 0; j < 32; ++j) tail[j] = i + j < n ? x[i + j] : 0.0f;
-      p = tail;
-    }
-    const float m = V::abs_max32(p);
-    if (m > best || m != m) best = m;
-    if (m != m) break;
-  }
-  return best;
-}
-
 struct CodeScale {
   float scale, inverse;
   // NaN and infinity fail the comparison and end up in the scale, so that they are never lost.
@@ -40,78 +23,68 @@ struct CodeScale {
         inverse(amax < kSmallestRowMax ? 0.0f : kLargestCode / amax) {}
 };
 
+// One group of one row: its digits and the sums that take the offsets of codes out.
+inline void quantize_group(const float* x, int columns, float inverse, std::uint8_t* record, int tile_rows, int row) {
+  alignas(64) float tail[kGroup];
+  if (columns < kGroup) {
+    for (int j = 0; j < kGroup; ++j) tail[j] = j < columns ? x[j] : 0.0f;
+    x = tail;
+  }
+  std::int8_t* high = reinterpret_cast<std::int8_t*>(record) + kGroup * row;
+  std::int8_t* low = high + kGroup * tile_rows;
+  const unsigned first = static_cast<unsigned>(V::digits16(x, inverse, high, low));
+  const unsigned second = static_cast<unsigned>(V::digits16(x + 16, inverse, high + 16, low + 16));
+  const auto put = [&](int offset, unsigned value) {
+    reinterpret_cast<std::int32_t*>(record + offset * tile_rows)[row] = static_cast<std::int32_t>(value);
+  };
+  reinterpret_cast<float*>(record + kActSum * tile_rows)[row] =
+      static_cast<float>(static_cast<std::int32_t>(first + second));
+  put(kActMinus8, -8u * (first + second));
+  put(kActMinus128, -128u * (first + second));
+}
+
 void quantize(const QuantizeArgs& a, long begin, long end) {
   const int groups = (a.k + kGroup - 1) / kGroup;
-  CodeScale scale(0.0f);
+  float inverse[kMaxTileRows];
   for (long i = begin; i < end; ++i) {
-    const int row = static_cast<int>(i / groups), group = static_cast<int>(i % groups);
-    const float* x = a.x + row * a.ldx;
-    if (i == begin || group == 0) scale = CodeScale(row_abs_max(x, a.k));
-    const int tile = row / a.tile_rows, in_tile = row % a.tile_rows;
+    const int tile = static_cast<int>(i / groups), group = static_cast<int>(i % groups);
     const int left = a.rows - tile * a.tile_rows;
     const int tile_rows = left < a.tile_rows ? left : a.tile_rows;
+    const float* x = a.x + static_cast<std::size_t>(tile) * a.tile_rows * a.ldx;
     std::uint8_t* base = a.tiles + tile_bytes(a.tile_rows, groups) * tile;
-    if (group == 0) reinterpret_cast<float*>(base)[in_tile] = scale.scale;
+    if (i == begin || group == 0)
+      for (int row = 0; row < tile_rows; ++row) {
+        const CodeScale scale(V::abs_max(x + row * a.ldx, a.k));
+        inverse[row] = scale.inverse;
+        if (group == 0) reinterpret_cast<float*>(base)[row] = scale.scale;
+      }
     std::uint8_t* record = base + kTileHeaderBytes + kActBytesPerRowGroup * tile_rows * group;
-    std::int8_t* high = reinterpret_cast<std::int8_t*>(record) + kGroup * in_tile;
-    std::int8_t* low = high + kGroup * tile_rows;
-    alignas(64) float tail[kGroup];
     const int first = group * kGroup;
-    const float* p = x + first;
-    if (a.k - first < kGroup) {
-      for (int j = 0; j < kGroup; ++j) tail[j] = first + j < a.k ? x[first + j] : 0.0f;
-      p = tail;
-    }
-    const int sum = V::digits16(p, scale.inverse, high, low) + V::digits16(p + 16, scale.inverse, high + 16, low + 16);
-    reinterpret_cast<float*>(record + 64 * tile_rows)[in_tile] = static_cast<float>(sum);
-    reinterpret_cast<std::int32_t*>(record + 68 * tile_rows)[in_tile] = static_cast<std::int32_t>(-8u * static_cast<unsigned>(sum));
-    reinterpret_cast<std::int32_t*>(record + 72 * tile_rows)[in_tile] = static_cast<std::int32_t>(-128u * static_cast<unsigned>(sum));
+    for (int row = 0; row < tile_rows; ++row)
+      quantize_group(x + row * a.ldx + first, a.k - first, inverse[row], record, tile_rows, row);
   }
 }
 
-// Exact integer dot products of one weight group with R activation rows: 16 lanes of int32 per row. Rows run in the inner
-// loop, so that R independent sums hide the latency of the dot instructions.
-struct DotQ8 {
-  static constexpr int kCodeBytes = 512;
+// One group of packed weights as 8 quads of unsigned bytes: load(codes, j, a, b) gives quads j and j + 4.
+struct CodesQ8 {
+  static constexpr int kBytes = 512;
+  static constexpr int kLargest = 255;
   static constexpr bool kHasMin = false;
-  static constexpr int kBiasOffset = 72;  // of the sums that take the codes' offset out, in an activation record, per row
-  template <int R>
-  static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
-                                                        V::I (&acc)[R]) {
-    const std::int8_t* digits = reinterpret_cast<const std::int8_t*>(act);
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + kBiasOffset * R);
-    for (int r = 0; r < R; ++r) acc[r] = V::zero_i32();
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const V::B w = V::load_u8off(codes + 64 * j);
-      for (int r = 0; r < R; ++r) acc[r] = V::dot_u8off(acc[r], w, digits + kGroup * r + 4 * j);
-    }
-    for (int r = 0; r < R; ++r) acc[r] = V::next_digit_u8off(acc[r], bias + r);
-    digits += kGroup * R;
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const V::B w = V::load_u8off(codes + 64 * j);
-      for (int r = 0; r < R; ++r) acc[r] = V::dot_u8off(acc[r], w, digits + kGroup * r + 4 * j);
-    }
+  static constexpr int kBias = kActMinus128;  // of the sums that take the codes' offset out, in an activation record
+  static inline __attribute__((always_inline)) void load(const std::uint8_t* codes, int j, V::B& a, V::B& b) {
+    a = V::load_u8(codes + 64 * j);
+    b = V::load_u8(codes + 64 * j + 256);
   }
 };
 
 template <bool HasMin>
-struct DotQ4 {
-  static constexpr int kCodeBytes = 256;
+struct CodesQ4 {
+  static constexpr int kBytes = 256;
+  static constexpr int kLargest = 15;
   static constexpr bool kHasMin = HasMin;
-  static constexpr int kBiasOffset = 68;
-  template <int R>
-  static inline __attribute__((always_inline)) void dot(const std::uint8_t* codes, const std::uint8_t* act,
-                                                        V::I (&acc)[R]) {
-    const std::int8_t* digits = reinterpret_cast<const std::int8_t*>(act);
-    V::B w[8];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) V::load_u4(codes + 64 * j, w[j], w[j + 4]);
-    V::template dot_u4_digits<R>(w, digits, digits + kGroup * R, kGroup, acc);
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + kBiasOffset * R);
-    if (!HasMin)
-      for (int r = 0; r < R; ++r) acc[r] = V::add_i32(acc[r], bias + r);
+  static constexpr int kBias = kActMinus8;
+  static inline __attribute__((always_inline)) void load(const std::uint8_t* codes, int j, V::B& a, V::B& b) {
+    V::load_u4(codes + 64 * j, a, b);
   }
 };
 
@@ -129,41 +102,58 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
 // instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
 constexpr std::size_t kPrefetchBytes = 24576;
 
-// Asks for the part of the weights ahead that corresponds to one group, scales and minima included.
-template <int CodeBytes>
+// Asks for the part of the weights ahead that corresponds to one group of N records, scales and minima included.
+template <int CodeBytes, int N>
 inline void prefetch_group(const Weight& w, const std::uint8_t* record, int g) {
-  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes / static_cast<unsigned>(w.groups) * g;
-#pragma GCC unroll 9
-  for (int i = 0; i < CodeBytes + 64; i += 64) __builtin_prefetch(p + i, 0, 3);
+  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes * N / static_cast<unsigned>(w.groups) * g;
+#pragma GCC unroll 18
+  for (int i = 0; i < N * (CodeBytes + 64); i += 64) __builtin_prefetch(p + i, 0, 3);
 }
 
-template <class Dot, int R>
-void packed_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* tile, int row0, int column) {
+// R rows of an activation tile, from row `row` of its `tile_rows` on, times N neighbouring records of weights. Rows and
+// records run in the inner loops: independent sums hide the latency of the dot instructions, and a quad of activations
+// that was read serves all records.
+template <class Codes, int R, int N>
+void packed_block(const ProductArgs& a, int rec, const std::uint8_t* tile, int tile_rows, int row, int first_row) {
   const Weight& w = *a.weight;
-  const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(record);
-  const std::uint16_t* mins = reinterpret_cast<const std::uint16_t*>(record + w.mins_offset);
-  const std::uint8_t* codes = record + w.codes_offset;
+  const std::uint8_t* record = w.data + w.record_bytes * rec;
   const std::uint8_t* act = tile + kTileHeaderBytes;
-  V::F acc[R];
-  for (int r = 0; r < R; ++r) acc[r] = V::zero();
+  const bool first_pass = first_row + row == 0;
+  V::F acc[N][R];
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
   for (int g = 0; g < w.groups; ++g) {
-    prefetch_group<Dot::kCodeBytes>(w, record, g);
-    V::I dot[R];
-    Dot::template dot<R>(codes, act, dot);
-    const V::F scale = V::load_f16(scales);
-    const float* sums = reinterpret_cast<const float*>(act + 64 * R);
-    for (int r = 0; r < R; ++r) acc[r] = V::fma(V::to_float(dot[r]), scale, acc[r]);
-    if (Dot::kHasMin) {
-      const V::F min = V::load_f16(mins);
-      for (int r = 0; r < R; ++r) acc[r] = V::fma(min, V::set1(sums[r]), acc[r]);
+    if (first_pass) prefetch_group<Codes::kBytes, N>(w, record, g);
+    const std::uint8_t* codes = record + w.codes_offset + static_cast<std::size_t>(Codes::kBytes) * g;
+    const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
+      Codes::load(codes + w.record_bytes * n, j, a, b);
+    };
+    const std::int8_t* high = reinterpret_cast<const std::int8_t*>(act) + kGroup * row;
+    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + Codes::kBias * tile_rows) + row;
+    V::I dot[N][R];
+    V::template dot_digits<Codes::kLargest, R, N>(load, high, high + kGroup * tile_rows, dot);
+    if (!Codes::kHasMin)
+      for (int n = 0; n < N; ++n)
+        for (int r = 0; r < R; ++r) dot[n][r] = V::add_i32(dot[n][r], bias + r);
+    for (int n = 0; n < N; ++n) {
+      const V::F scale =
+          V::load_f16(reinterpret_cast<const std::uint16_t*>(record + w.record_bytes * n) + kLanes * g);
+      for (int r = 0; r < R; ++r) acc[n][r] = V::fma(V::to_float(dot[n][r]), scale, acc[n][r]);
     }
-    codes += Dot::kCodeBytes;
-    scales += kLanes;
-    mins += kLanes;
-    act += kActBytesPerRowGroup * R;
+    if (Codes::kHasMin) {
+      const float* sums = reinterpret_cast<const float*>(act + kActSum * tile_rows) + row;
+      for (int n = 0; n < N; ++n) {
+        const V::F min = V::load_f16(
+            reinterpret_cast<const std::uint16_t*>(record + w.record_bytes * n + w.mins_offset) + kLanes * g);
+        for (int r = 0; r < R; ++r) acc[n][r] = V::fma(min, V::set1(sums[r]), acc[n][r]);
+      }
+    }
+    act += kActBytesPerRowGroup * tile_rows;
   }
-  const float* row_scales = reinterpret_cast<const float*>(tile);
-  for (int r = 0; r < R; ++r) store_lanes(a, row0 + r, column, V::mul(acc[r], V::set1(row_scales[r])));
+  const float* row_scales = reinterpret_cast<const float*>(tile) + row;
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r)
+      store_lanes(a, first_row + row + r, (rec + n) * kLanes, V::mul(acc[n][r], V::set1(row_scales[r])));
 }
 
 // Column sources of float products: 16 lanes of consecutive columns k, in ascending order.
@@ -193,7 +183,7 @@ struct ColumnsQ8 {
     const V::F scale = V::load_f16(reinterpret_cast<const std::uint16_t*>(record) + kLanes * g);
     const std::uint8_t* codes = record + w.codes_offset + 512 * static_cast<std::size_t>(g);
     for (int j = 0; j < 8; ++j) {
-      const V::B q = V::load_u8off(codes + 64 * j);
+      const V::B q = V::load_u8(codes + 64 * j);
       for (int b = 0; b < 4; ++b) fn(k + 4 * j + b, V::mul(V::u8off_to_float(q, b), scale));
     }
   }
@@ -257,17 +247,29 @@ inline void with_rows(int r, Fn fn) {
   fn.template operator()<Max>();
 }
 
-template <class Dot>
-void packed_product(const ProductArgs& a) {
-  const Weight& w = *a.weight;
-  for (int rec = a.record_begin; rec < a.record_end; ++rec) {
-    const std::uint8_t* record = w.data + w.record_bytes * rec;
-    for (int row = 0; row < a.rows; row += a.tile_rows) {
-      const int rows = a.rows - row < a.tile_rows ? a.rows - row : a.tile_rows;
-      const std::uint8_t* tile = a.tiles + tile_bytes(a.tile_rows, w.groups) * (row / a.tile_rows);
-      with_rows<V::kTileRows>(rows, [&]<int R>() { packed_tile<Dot, R>(a, record, tile, row, rec * kLanes); });
+// All rows times N neighbouring records. Tiles are cut into blocks of nearly equal height.
+template <class Codes, int N>
+void packed_records(const ProductArgs& a, int rec) {
+  const std::size_t tile_stride = tile_bytes(a.tile_rows, a.weight->groups);
+  for (int first = 0; first < a.rows; first += a.tile_rows) {
+    const int rows = a.rows - first < a.tile_rows ? a.rows - first : a.tile_rows;
+    const std::uint8_t* tile = a.tiles + tile_stride * static_cast<std::size_t>(first / a.tile_rows);
+    int blocks = (rows + V::kBlockRows - 1) / V::kBlockRows;
+    for (int row = 0; row < rows;) {
+      const int height = (rows - row + blocks - 1) / blocks;
+      with_rows<V::kBlockRows>(height, [&]<int R>() { packed_block<Codes, R, N>(a, rec, tile, rows, row, first); });
+      row += height;
+      --blocks;
     }
   }
+}
+
+template <class Codes>
+void packed_product(const ProductArgs& a) {
+  int rec = a.record_begin;
+  for (; rec + V::kBlockRecords <= a.record_end; rec += V::kBlockRecords)
+    packed_records<Codes, V::kBlockRecords>(a, rec);
+  for (; rec < a.record_end; ++rec) packed_records<Codes, 1>(a, rec);
 }
 
 template <class Columns>
@@ -284,9 +286,9 @@ void float_product(const ProductArgs& a) {
 
 void product_a8(const ProductArgs& a) {
   switch (a.weight->format) {
-    case WeightFormat::q8g32: return packed_product<DotQ8>(a);
-    case WeightFormat::q4g32: return packed_product<DotQ4<false>>(a);
-    case WeightFormat::q4g32m: return packed_product<DotQ4<true>>(a);
+    case WeightFormat::q8g32: return packed_product<CodesQ8>(a);
+    case WeightFormat::q4g32: return packed_product<CodesQ4<false>>(a);
+    case WeightFormat::q4g32m: return packed_product<CodesQ4<true>>(a);
     case WeightFormat::f32:
     case WeightFormat::bf16: return;  // the caller routes float weights to product_f32
   }

@@ -13,6 +13,8 @@ struct V {
   struct B { __m256i a, b; };
 
   static constexpr int kTileRows = 4;
+  static constexpr int kBlockRows = 4;
+  static constexpr int kBlockRecords = 1;
   static constexpr int kFloatTileRows = 4;
   static constexpr int kQueryBlock = 3;
 
@@ -71,12 +73,12 @@ struct V {
     return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
   }
 
-  static float abs_max32(const float* x) {
+  static float abs_max(const float* x, int n) {
     const __m256i m = _mm256_set1_epi32(0x7fffffff);
     __m256i best = _mm256_setzero_si256();
-    for (int i = 0; i < 32; i += 8) {
-      const __m256i v = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), m);
-      best = _mm256_max_epi32(best, v);
+    for (int i = 0; i < n; i += 8) {
+      const __m256i v = _mm256_maskload_epi32(reinterpret_cast<const int*>(x + i), mask8(n - i));
+      best = _mm256_max_epi32(best, _mm256_and_si256(v, m));
     }
     __m128i q = _mm_max_epi32(_mm256_castsi256_si128(best), _mm256_extracti128_si256(best, 1));
     q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
@@ -134,21 +136,18 @@ struct V {
   }
   static F load_s8(const std::int8_t* p) { return {s8_8(p), s8_8(p + 8)}; }
 
-  static B load_u8off(const std::uint8_t* p) {
-    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
-    return {_mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), flip),
-            _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32)), flip)};
+  static B load_u8(const std::uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
   }
-  // Codes are signed here, so there is no offset to take out.
-  static I next_digit_u8off(I acc, const std::int32_t*) {
-    return {_mm256_slli_epi32(acc.a, 8), _mm256_slli_epi32(acc.b, 8)};
+  static I next_digit(I acc, const std::int32_t* bias) {
+    return add_i32({_mm256_slli_epi32(acc.a, 8), _mm256_slli_epi32(acc.b, 8)}, bias);
   }
-  static __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
-  static __m256i odd_bytes(__m256i v) { return _mm256_srai_epi16(v, 8); }
-  // Signed times signed by way of 16 bits: the byte instruction wants one side unsigned, and -128 has no byte negative.
+  // By way of 16 bits: sums of two products of bytes may leave the range of the byte instruction.
   static __m256i dot8(__m256i acc, __m256i w, __m256i a) {
-    const __m256i even = _mm256_madd_epi16(even_bytes(w), even_bytes(a));
-    const __m256i odd = _mm256_madd_epi16(odd_bytes(w), odd_bytes(a));
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(255)),
+                                           _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8));
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(a, 8));
     return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
   }
   static __m256i broadcast_quad(const std::int8_t* quad) {
@@ -156,15 +155,15 @@ struct V {
     __builtin_memcpy(&q, quad, 4);
     return _mm256_set1_epi32(q);
   }
-  static I dot_u8off(I acc, B w, const std::int8_t* quad) {
+  static I dot_u8(I acc, B w, const std::int8_t* quad) {
     const __m256i a = broadcast_quad(quad);
     return {dot8(acc.a, w.a, a), dot8(acc.b, w.b, a)};
   }
-  static __m256 s8_byte(__m256i w, int b) {
-    const __m256i left = _mm256_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(left, 24));
+  static __m256 byte_8(__m256i w, int b, int offset) {
+    const __m256i byte = _mm256_and_si256(_mm256_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm256_set1_epi32(255));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(byte, _mm256_set1_epi32(offset)));
   }
-  static F u8off_to_float(B w, int b) { return {s8_byte(w.a, b), s8_byte(w.b, b)}; }
+  static F u8off_to_float(B w, int b) { return {byte_8(w.a, b, 128), byte_8(w.b, b, 128)}; }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
     const __m256i m = _mm256_set1_epi8(15);
@@ -173,26 +172,44 @@ struct V {
     lo = {_mm256_and_si256(a, m), _mm256_and_si256(b, m)};
     hi = {_mm256_and_si256(_mm256_srli_epi16(a, 4), m), _mm256_and_si256(_mm256_srli_epi16(b, 4), m)};
   }
-  // Eight pair sums of at most 2 * 15 * 128 = 3840 fit in 16 bits.
-  static I dot_u4(const B (&w)[8], const std::int8_t* digits) {
-    __m256i a = _mm256_setzero_si256(), b = a;
+  // Pair sums of the byte instruction stay within 16 bits for codes up to 127; several of them may be added up there.
+  template <int Largest>
+  static I dot_group(const B (&w)[8], const std::int8_t* digits) {
+    I sum = zero_i32();
+    if constexpr (Largest > 127) {
+      for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], digits + 4 * j);
+    } else {
+      constexpr int kRun = 32767 / (2 * 128 * Largest) < 8 ? 32767 / (2 * 128 * Largest) : 8;
+      static_assert(8 % kRun == 0);
+      const __m256i one = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const __m256i d = broadcast_quad(digits + 4 * j);
-      a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[j].a, d));
-      b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[j].b, d));
+      for (int first = 0; first < 8; first += kRun) {
+        __m256i a = _mm256_setzero_si256(), b = a;
+#pragma GCC unroll 8
+        for (int j = first; j < first + kRun; ++j) {
+          const __m256i d = broadcast_quad(digits + 4 * j);
+          a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[j].a, d));
+          b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[j].b, d));
+        }
+        sum = {_mm256_add_epi32(sum.a, _mm256_madd_epi16(a, one)), _mm256_add_epi32(sum.b, _mm256_madd_epi16(b, one))};
+      }
     }
-    const __m256i one = _mm256_set1_epi16(1);
-    return {_mm256_madd_epi16(a, one), _mm256_madd_epi16(b, one)};
+    return sum;
   }
-  template <int R>
-  static void dot_u4_digits(const B (&w)[8], const std::int8_t* high, const std::int8_t* low, int stride, I (&acc)[R]) {
-    for (int r = 0; r < R; ++r) {
-      const I h = dot_u4(w, high + stride * r), l = dot_u4(w, low + stride * r);
-      acc[r] = {_mm256_add_epi32(_mm256_slli_epi32(h.a, 8), l.a), _mm256_add_epi32(_mm256_slli_epi32(h.b, 8), l.b)};
+  template <int Largest, int R, int N, class Load>
+  static void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low, I (&acc)[N][R]) {
+    for (int n = 0; n < N; ++n) {
+      B w[8];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) load(n, j, w[j], w[j + 4]);
+      for (int r = 0; r < R; ++r) {
+        const I h = dot_group<Largest>(w, high + 32 * r), l = dot_group<Largest>(w, low + 32 * r);
+        acc[n][r] = {_mm256_add_epi32(_mm256_slli_epi32(h.a, 8), l.a),
+                     _mm256_add_epi32(_mm256_slli_epi32(h.b, 8), l.b)};
+      }
     }
   }
-  static F u4_to_float(B w, int b) { return {s8_byte(w.a, b), s8_byte(w.b, b)}; }
+  static F u4_to_float(B w, int b) { return {byte_8(w.a, b, 0), byte_8(w.b, b, 0)}; }
 };
 
 }  // namespace

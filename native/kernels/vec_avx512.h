@@ -13,6 +13,9 @@ struct V {
   using B = __m512i;  // 16 lanes x 4 bytes
 
   static constexpr int kTileRows = 12;
+  // A block of 6 rows and 2 records has 12 integer and 12 float sums; the other registers hold weights and activations.
+  static constexpr int kBlockRows = 6;
+  static constexpr int kBlockRecords = 2;
   static constexpr int kFloatTileRows = 12;
   static constexpr int kQueryBlock = 6;
 
@@ -52,13 +55,14 @@ struct V {
   }
   static float reduce_max(F v) { return _mm512_reduce_max_ps(v); }
 
-  // Largest |x| of 32 floats by the order of the bit patterns, so that NaN and infinity win; returns the float.
-  static float abs_max32(const float* x) {
+  // Largest |x| of n floats by the order of the bit patterns, so that NaN and infinity win; returns the float.
+  static float abs_max(const float* x, int n) {
     const I m = _mm512_set1_epi32(0x7fffffff);
-    const I a = _mm512_and_si512(_mm512_loadu_si512(x), m);
-    const I b = _mm512_and_si512(_mm512_loadu_si512(x + 16), m);
-    const unsigned bits = static_cast<unsigned>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(bits))));
+    I best = _mm512_setzero_si512();
+    int i = 0;
+    for (; i + 16 <= n; i += 16) best = _mm512_max_epi32(best, _mm512_and_si512(_mm512_loadu_si512(x + i), m));
+    if (i < n) best = _mm512_max_epi32(best, _mm512_and_si512(_mm512_maskz_loadu_epi32(mask(n - i), x + i), m));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(best))));
   }
   // RNE(x * inv) of 16 floats as int8, saturated.
   static void quantize16(const float* x, float inv, std::int8_t* q) {
@@ -89,16 +93,19 @@ struct V {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
 
-  // 16 lanes x 4 bytes stored as code + 128.
-  static B load_u8off(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
-  // Between the digits: what is summed so far counts 256-fold; the bias takes the offset of the codes out.
-  static I next_digit_u8off(I acc, const std::int32_t* minus_128_sum) {
-    return _mm512_add_epi32(_mm512_slli_epi32(acc, 8), _mm512_set1_epi32(*minus_128_sum));
-  }
-  static I dot_u8off(I acc, B w, const std::int8_t* quad) {
+  // 16 lanes x 4 unsigned bytes.
+  static B load_u8(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+  static I quad(const std::int8_t* p) {
     std::int32_t q;
-    __builtin_memcpy(&q, quad, 4);
-    return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(q));
+    __builtin_memcpy(&q, p, 4);
+    return _mm512_set1_epi32(q);
+  }
+  static I dot_u8(I acc, B w, const std::int8_t* activations) {
+    return _mm512_dpbusd_epi32(acc, w, quad(activations));
+  }
+  // Between the digits: what is summed so far counts 256-fold; the bias takes the offset of the codes out.
+  static I next_digit(I acc, const std::int32_t* bias) {
+    return _mm512_add_epi32(_mm512_slli_epi32(acc, 8), _mm512_set1_epi32(*bias));
   }
   // Byte b of every lane as float, minus 128.
   static F u8off_to_float(B w, int b) {
@@ -111,35 +118,51 @@ struct V {
     lo = _mm512_and_si512(v, m);
     hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), m);
   }
-  // Sums of 8 quads of nibbles times the codes 256 * high + low of R rows, `stride` bytes apart.
-  template <int R>
-  static inline __attribute__((always_inline)) void dot_u4_digits(const B (&w)[8], const std::int8_t* high,
-                                                                  const std::int8_t* low, int stride, I (&acc)[R]) {
-    // A dot instruction takes 5 cycles and two start per cycle: few rows need more than one running sum each.
-    constexpr int kSums = R == 1 ? 4 : R <= 8 ? 2 : 1;
-    I sum[kSums][R];
-    for (int i = 0; i < kSums; ++i)
-      for (int r = 0; r < R; ++r) sum[i][r] = zero_i32();
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j)
+  // Sums of 8 quads of bytes of N records times the codes 256 * high + low of R rows, kGroup bytes apart. load(n, j, a, b)
+  // gives quads j and j + 4 of record n.
+  template <int Largest, int R, int N, class Load>
+  static inline __attribute__((always_inline)) void dot_digits(Load load, const std::int8_t* high,
+                                                               const std::int8_t* low, I (&acc)[N][R]) {
+    const auto add_up = [&](int j, const std::int8_t* digits, const B (&a)[N], const B (&b)[N], I (&sum)[N][R])
+                            __attribute__((always_inline)) {
       for (int r = 0; r < R; ++r) {
-        I& high_sum = sum[kSums == 4 ? j % 2 : 0][r];
-        high_sum = dot_u8off(high_sum, w[j], high + stride * r + 4 * j);
-        if (kSums > 1) {
-          I& low_sum = sum[kSums == 4 ? 2 + j % 2 : kSums - 1][r];
-          low_sum = dot_u8off(low_sum, w[j], low + stride * r + 4 * j);
-        }
+        const I first = quad(digits + 32 * r + 4 * j), second = quad(digits + 32 * r + 16 + 4 * j);
+        for (int n = 0; n < N; ++n) sum[n][r] = _mm512_dpbusd_epi32(sum[n][r], a[n], first);
+        for (int n = 0; n < N; ++n) sum[n][r] = _mm512_dpbusd_epi32(sum[n][r], b[n], second);
       }
-    for (int r = 0; r < R; ++r) {
-      const I h = kSums == 4 ? _mm512_add_epi32(sum[0][r], sum[kSums > 1 ? 1 : 0][r]) : sum[0][r];
-      acc[r] = _mm512_slli_epi32(h, 8);
-      if (kSums == 4) acc[r] = _mm512_add_epi32(acc[r], sum[kSums / 2][r]);
-      if (kSums > 1) acc[r] = _mm512_add_epi32(acc[r], sum[kSums - 1][r]);
+    };
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) acc[n][r] = zero_i32();
+    if constexpr (R * N <= 8) {
+      // A dot instruction takes 5 cycles and two start per cycle: few sums need a second one for the low digits.
+      I low_sum[N][R];
+      for (int n = 0; n < N; ++n)
+        for (int r = 0; r < R; ++r) low_sum[n][r] = zero_i32();
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        B a[N], b[N];
+        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
+        add_up(j, high, a, b, acc);
+        add_up(j, low, a, b, low_sum);
+      }
+      for (int n = 0; n < N; ++n)
+        for (int r = 0; r < R; ++r) acc[n][r] = _mm512_add_epi32(_mm512_slli_epi32(acc[n][r], 8), low_sum[n][r]);
+    } else {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        B a[N], b[N];
+        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
+        add_up(j, high, a, b, acc);
+      }
+      for (int n = 0; n < N; ++n)
+        for (int r = 0; r < R; ++r) acc[n][r] = _mm512_slli_epi32(acc[n][r], 8);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        B a[N], b[N];
+        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
+        add_up(j, low, a, b, acc);
+      }
     }
-    if (kSums > 1) return;
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j)
-      for (int r = 0; r < R; ++r) acc[r] = dot_u8off(acc[r], w[j], low + stride * r + 4 * j);
   }
   static F u4_to_float(B w, int b) {
     return _mm512_cvtepi32_ps(

@@ -10,9 +10,11 @@ namespace {
 struct V {
   struct F { float v[16]; };
   struct I { std::int32_t v[16]; };
-  struct B { std::int8_t v[16][4]; };
+  struct B { std::uint8_t v[16][4]; };
 
   static constexpr int kTileRows = 4;
+  static constexpr int kBlockRows = 4;
+  static constexpr int kBlockRecords = 1;
   static constexpr int kFloatTileRows = 4;
   static constexpr int kQueryBlock = 3;
 
@@ -71,9 +73,9 @@ struct V {
     return v.v[0];
   }
 
-  static float abs_max32(const float* x) {
+  static float abs_max(const float* x, int n) {
     std::uint32_t best = 0;
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < n; ++i) {
       const std::uint32_t bits = bits_of(x[i]) & 0x7fffffffu;
       best = bits > best ? bits : best;
     }
@@ -97,15 +99,16 @@ struct V {
     return static_cast<int>(sum);
   }
 
-  static I zero_i32() {
+  // Integers wrap, as in the vector targets.
+  template <class Fn> static I map_i(Fn fn) {
     I r;
-    for (int i = 0; i < 16; ++i) r.v[i] = 0;
+    for (int i = 0; i < 16; ++i) r.v[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(fn(i)));
     return r;
   }
+  static I zero_i32() { return map_i([](int) { return 0u; }); }
   static F to_float(I v) { return map([&](int i) { return static_cast<float>(v.v[i]); }); }
   static I add_i32(I v, const std::int32_t* broadcast) {
-    for (int i = 0; i < 16; ++i) v.v[i] += *broadcast;
-    return v;
+    return map_i([&](int i) { return static_cast<std::uint32_t>(v.v[i]) + static_cast<std::uint32_t>(*broadcast); });
   }
   static float half(std::uint16_t h) {
     const std::uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
@@ -120,39 +123,43 @@ struct V {
   }
   static F load_s8(const std::int8_t* p) { return map([&](int i) { return static_cast<float>(p[i]); }); }
 
-  static B load_u8off(const std::uint8_t* p) {
+  static B load_u8(const std::uint8_t* p) {
     B r;
-    for (int i = 0; i < 64; ++i) r.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] ^ 0x80);
+    __builtin_memcpy(&r, p, 64);
     return r;
   }
-  static I next_digit_u8off(I acc, const std::int32_t*) {
-    for (int i = 0; i < 16; ++i) acc.v[i] *= 256;
-    return acc;
+  static I next_digit(I acc, const std::int32_t* bias) {
+    return map_i([&](int i) { return (static_cast<std::uint32_t>(acc.v[i]) << 8) + static_cast<std::uint32_t>(*bias); });
   }
-  static I dot_u8off(I acc, B w, const std::int8_t* quad) {
+  static I dot_u8(I acc, B w, const std::int8_t* quad) {
     for (int i = 0; i < 16; ++i)
       for (int b = 0; b < 4; ++b) acc.v[i] += w.v[i][b] * quad[b];
     return acc;
   }
-  static F u8off_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b]); }); }
+  static F u8off_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b] - 128); }); }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
     for (int i = 0; i < 64; ++i) {
-      lo.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] & 15);
-      hi.v[i / 4][i % 4] = static_cast<std::int8_t>(p[i] >> 4);
+      lo.v[i / 4][i % 4] = p[i] & 15;
+      hi.v[i / 4][i % 4] = p[i] >> 4;
     }
   }
-  template <int R>
-  static void dot_u4_digits(const B (&w)[8], const std::int8_t* high, const std::int8_t* low, int stride, I (&acc)[R]) {
-    for (int r = 0; r < R; ++r) {
-      I sum = zero_i32();
-      for (int j = 0; j < 8; ++j) sum = dot_u8off(sum, w[j], high + stride * r + 4 * j);
-      sum = next_digit_u8off(sum, nullptr);
-      for (int j = 0; j < 8; ++j) sum = dot_u8off(sum, w[j], low + stride * r + 4 * j);
-      acc[r] = sum;
+  template <int Largest, int R, int N, class Load>
+  static void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low, I (&acc)[N][R]) {
+    const std::int32_t no_bias = 0;
+    for (int n = 0; n < N; ++n) {
+      B w[8];
+      for (int j = 0; j < 4; ++j) load(n, j, w[j], w[j + 4]);
+      for (int r = 0; r < R; ++r) {
+        I sum = zero_i32();
+        for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], high + 32 * r + 4 * j);
+        sum = next_digit(sum, &no_bias);
+        for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], low + 32 * r + 4 * j);
+        acc[n][r] = sum;
+      }
     }
   }
-  static F u4_to_float(B w, int b) { return u8off_to_float(w, b); }
+  static F u4_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b]); }); }
 };
 
 }  // namespace
