@@ -49,7 +49,7 @@ def test_only_settings_are_described() -> None:
         ("max_concurrency", 0, r"in \[1, 64\]"),
         ("max_concurrency", 65, r"in \[1, 64\]"),
         ("threads", 0, r"in \[1, 256\] or auto"),
-        ("numerics", "int4", "a8, f32"),
+        ("numerics", "int4", "a8, f32, w4a4"),
         ("weights_memory", "swap", "auto, huge, mapped"),
         ("isa", "", "name of an instruction set"),
         ("isa", 512, "name of an instruction set"),

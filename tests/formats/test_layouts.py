@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
 from make.fuzz import limited_memory
 from ninfer import formats
 from ninfer.errors import FormatError, UnsupportedError
-from ninfer.formats import Planes, layouts
+from ninfer.formats import Planes, TensorScale, layouts
 
 SHAPES = [(1, 1), (1, 32), (15, 31), (16, 32), (17, 33), (33, 64), (40, 95), (100, 160)]
 
@@ -18,16 +20,17 @@ def random_planes(name: str, shape: tuple[int, int], seed: int = 0) -> Planes:
     rng = np.random.default_rng(seed)
     fmt = formats.get(name)
     n, k = shape
-    width = -(-k // fmt.group) * fmt.group
-    if name.startswith("q4"):
-        codes = rng.integers(0, 16, (n, width), dtype=np.uint8)
-    else:
-        codes = rng.integers(0, 256, (n, width * fmt.codes_dtype.itemsize), dtype=np.uint8).view(fmt.codes_dtype)
-    halves = [
-        rng.integers(0, 1 << 16, (n, width // 32), dtype=np.uint16).view(np.float16) if wanted else None
-        for wanted in (fmt.has_scales, fmt.has_mins)
+    width = -(-k // fmt.pad) * fmt.pad
+    codes = rng.integers(0, 256, (n, width * fmt.codes_dtype.itemsize), dtype=np.uint8).view(fmt.codes_dtype)
+    if fmt.code_bits < 8:
+        codes >>= np.uint8(8 - fmt.code_bits)
+    scales = [
+        np.frombuffer(rng.bytes(n * fmt.num_scales(k) * fmt.scales_dtype.itemsize), fmt.scales_dtype).reshape(n, -1)
+        for _ in range(1 + fmt.has_mins)
+        if fmt.scales_dtype is not None
     ]
-    return Planes(shape, codes, *halves)
+    tensor = TensorScale(0.1 + seed, float(np.float32(1.1))) if fmt.has_tensor_scale else None
+    return Planes(shape, codes, *scales, tensor=tensor)
 
 
 def by_definition(name: str, planes: Planes) -> bytes:
@@ -41,36 +44,50 @@ def by_definition(name: str, planes: Planes) -> bytes:
     def code(row: int, column: int) -> int:
         if row < n:
             return int(planes.codes[row, column])
-        return 8 if name == "q4g32" else 0
+        return {"q4g32": 8, "q4g64": 8, "q5g64": 16, "q6g64": 32}.get(name, 0)
 
-    groups = -(-k // 32)
+    lanes = [(row, b) for row in range(16) for b in range(4)]
     for first in range(0, n, 16):
         rows = range(first, first + 16)
         for plane in (planes.scales, planes.mins):
             if plane is not None:
-                for g in range(groups):
+                for g in range(plane.shape[1]):
                     for row in rows:
-                        out += plane[row, g].tobytes() if row < n else bytes(2)
+                        out += plane[row, g].tobytes() if row < n else bytes(plane.itemsize)
                 align()
         if name in ("f32", "bf16"):
             for column in range(k):
                 for row in rows:
                     out += planes.codes[row, column].tobytes() if row < n else bytes(planes.codes.itemsize)
-        for g in range(groups if name not in ("f32", "bf16") else 0):
-            for j in range(8 if name == "q8g32" else 4):
-                for row in rows:
-                    for b in range(4):
-                        column = 32 * g + 4 * j + b
-                        if name == "q8g32":
-                            out.append(code(row, column) + 128)
-                        else:
-                            out.append(code(row, column) | code(row, column + 16) << 4)
+        elif name in ("q8g32", "fp8"):
+            for j in range(planes.codes.shape[1] // 4):
+                out += bytes(code(first + row, 4 * j + b) + 128 * (name == "q8g32") for row, b in lanes)
+        else:
+            blocks = planes.codes.shape[1] // 32
+            for c in range(blocks):
+                for j in range(4):
+                    for row, b in lanes:
+                        pair = (code(first + row, 32 * c + 4 * j + b + 16 * half) & 15 for half in (0, 1))
+                        out.append(next(pair) | next(pair) << 4)
+            align()
+            for c in range(blocks if name == "q5g64" else 0):
+                for row, b in lanes:
+                    high = [code(first + row, 32 * c + 4 * j + b) >> 4 for j in range(8)]
+                    out.append(sum(bit << j for j, bit in enumerate(high)))
+            for c in range(blocks if name == "q6g64" else 0):
+                for h in range(2):
+                    for row, b in lanes:
+                        high = [code(first + row, 32 * c + 16 * h + 4 * j + b) >> 4 for j in range(4)]
+                        out.append(sum(bits << 2 * j for j, bits in enumerate(high)))
         align()
+    if planes.tensor is not None:
+        out += struct.pack("<df52x", planes.tensor.factor, planes.tensor.input_scale)
     return bytes(out)
 
 
 def assert_same(a: Planes, b: Planes) -> None:
     assert a.shape == b.shape
+    assert a.tensor == b.tensor
     for x, y in ((a.codes, b.codes), (a.scales, b.scales), (a.mins, b.mins)):
         assert (x is None) == (y is None)
         if x is not None:
@@ -98,9 +115,9 @@ def test_n16_of_a_matrix_larger_than_one_block(name: str) -> None:
     planes = random_planes(name, (1000, 600))
     image = layouts.to_n16(planes, name)
     assert_same(layouts.from_n16(image, planes.shape, name), planes)
-    record = layouts.nbytes(name, (16, 600), "n16")
-    last = Planes((8, 600), *(None if p is None else p[992:] for p in (planes.codes, planes.scales, planes.mins)))
-    assert image[-record:].tobytes() == layouts.to_n16(last, name).tobytes()
+    parts = (None if p is None else p[992:] for p in (planes.codes, planes.scales, planes.mins))
+    last = layouts.to_n16(Planes((8, 600), *parts, tensor=planes.tensor), name)
+    assert image[-len(last) :].tobytes() == last.tobytes()
 
 
 @pytest.mark.parametrize("name", formats.NAMES)
@@ -130,6 +147,13 @@ def test_n16_nibbles_are_a_transposition_of_gguf_blocks() -> None:
         ("q4g32", (16, 32), 64 + 256),
         ("q4g32m", (16, 32), 128 + 256),
         ("q4g32m", (49152, 576), 3072 * (576 + 576 + 18 * 256)),
+        ("q4g64", (16, 64), 64 + 512),
+        ("q5g64", (17, 65), 2 * (64 + 1024 + 256)),
+        ("q6g64", (16, 128), 64 + 1024 + 512),
+        ("nvfp4", (16, 64), 64 + 512 + 64),
+        ("nvfp4", (33, 33), 3 * (64 + 512) + 64),
+        ("fp8", (16, 5), 64 + 128),
+        ("fp8", (17, 64), 2 * (64 + 1024)),
         ("bf16", (1, 1), 64),
         ("bf16", (16, 3), 128),
         ("f32", (16, 3), 192),
@@ -173,6 +197,17 @@ def test_refusals() -> None:
         layouts.from_n16(layouts.to_n16(planes, "q8g32")[:-1], (4, 32), "q8g32")
     with pytest.raises(FormatError, match="expected 12 bytes, got 3 of float32"):
         layouts.from_row(np.zeros(3, np.float32), (3,), "f32")
+
+
+def test_a_tensor_scale_that_cannot_be_one_is_refused() -> None:
+    image = layouts.to_n16(random_planes("nvfp4", (4, 32)), "nvfp4")
+    for factor, scale in ((0.0, 1.0), (-1.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0, -1.0), (1.0, np.nan)):
+        image[-64:] = np.frombuffer(struct.pack("<df52x", factor, scale), np.uint8)
+        with pytest.raises(FormatError, match=r"2\^-100 to 2\^100"):
+            layouts.from_n16(image, (4, 32), "nvfp4")
+    image[-64:] = np.frombuffer(struct.pack("<df51xB", 1.0, 0.0, 1), np.uint8)
+    with pytest.raises(FormatError, match="behind the tensor scale"):
+        layouts.find_tensor_scale(image, "nvfp4")
 
 
 def test_formats_are_cheap_to_describe_at_any_size() -> None:

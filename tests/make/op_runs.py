@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ import pytest
 from ninfer import formats
 from ninfer.backends import cpu
 from ninfer.backends.base import Executable, Matrix, Weights
-from ninfer.backends.options import RuntimeOptions
+from ninfer.backends.cpu.executable import NUMERICS, WEIGHT_FORMATS
+from ninfer.backends.options import Numerics, RuntimeOptions
 from ninfer.backends.reference import executable as reference
 from ninfer.errors import UnsupportedError
 from ninfer.formats.base import Planes
@@ -26,16 +28,38 @@ BACKENDS: tuple[str, ...] = ("reference", *CPU_ISAS)
 """`reference`, or the instruction set of the native backend."""
 
 
-class StoredWeights:
-    """`backends.base.Weights` of float32 arrays: matrices stored in one format, vectors as they are."""
+def formats_on(backend: str) -> tuple[str, ...]:
+    """The weight formats a backend has."""
+    return formats.NAMES if backend == "reference" else tuple(WEIGHT_FORMATS)
 
-    def __init__(self, arrays: Mapping[str, F32Array], format: str) -> None:
+
+def numerics_on(backend: str) -> tuple[str, ...]:
+    """The numeric profiles a backend has."""
+    return get_args(Numerics) if backend == "reference" else NUMERICS
+
+
+BACKEND_FORMATS = tuple((backend, name) for backend in BACKENDS for name in formats_on(backend))
+"""Every backend with every weight format it has."""
+
+NATIVE_FORMATS = tuple((isa, name) for isa in CPU_ISAS for name in formats_on(isa))
+
+
+class StoredWeights:
+    """`backends.base.Weights` of float32 arrays: matrices stored in one format, vectors as they are.
+
+    input_scale: what an nvfp4 matrix has for NVFP4 activations.
+    """
+
+    def __init__(self, arrays: Mapping[str, F32Array], format: str, input_scale: float | None = None) -> None:
         self._vectors = {name: array for name, array in arrays.items() if array.ndim == 1}
         self._format = format
         self._matrices: dict[str, Matrix] = {}
         for name, array in arrays.items():
             if array.ndim == 2:
-                self.add(name, formats.get(format).pack(array))
+                planes = formats.get(format).pack(array)
+                if planes.tensor is not None:
+                    planes = replace(planes, tensor=replace(planes.tensor, input_scale=input_scale))
+                self.add(name, planes)
 
     def add(self, name: str, planes: Planes) -> None:
         """A matrix with codes of the caller's choice, which an encoder might never give."""
@@ -102,9 +126,16 @@ def state_options(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def run_case(
-    backend: str, case: Case, format: str = "f32", *, num_pages: int | None = None, seed: int = 5, **options: Any
+    backend: str,
+    case: Case,
+    format: str = "f32",
+    *,
+    num_pages: int | None = None,
+    seed: int = 5,
+    input_scale: float | None = None,
+    **options: Any,
 ) -> list[F32Array]:
-    """What the case's value is after every step."""
+    """What the case's value is after every step; `input_scale` is that of all nvfp4 matrices."""
     graph = Graph()
     value = case.record(graph)
     pages = pages_of(case, num_pages, seed)
@@ -112,7 +143,7 @@ def run_case(
         executable = compile_on(
             backend,
             graph,
-            StoredWeights(case.weights, format),
+            StoredWeights(case.weights, format, input_scale),
             **{
                 "num_pages": num_pages or max(sum(len(ids) for ids in pages.values()), 1),
                 "max_rows": max(step.num_rows for step in case.steps),

@@ -12,9 +12,8 @@ import pytest
 from make.make_gguf import TINY
 from make.make_hf import write_hf
 from make.model_runs import in_chunks, logits_of
-from make.op_runs import BACKENDS, CPU_ISAS
+from make.op_runs import BACKEND_FORMATS, BACKENDS, CPU_ISAS
 from make.tiny_llama import CONFIGS, hf_logits, hf_model, random_weights, stored_values, write_artifact
-from ninfer import formats
 from ninfer.artifact import Artifact
 from ninfer.convert.convert import convert
 from ninfer.formats import bf16
@@ -61,9 +60,8 @@ def pieces(ids: np.ndarray) -> np.ndarray:
     return ids[:45].reshape(15, 3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kv_format", ["bf16", "int8"])
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
 @pytest.mark.parametrize("config_name", CONFIGS)
 def test_logits_are_those_of_transformers(
     config_name: str, weight_format: str, kv_format: str, backend: str, tmp_path: Path

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from make.model_runs import logits_of
-from make.op_runs import BACKENDS
+from make.op_runs import BACKEND_FORMATS, BACKENDS
 from make.tiny_llama import CONFIGS, random_weights, write_artifact
-from ninfer import formats
 from ninfer.artifact import Artifact, ArtifactWriter
 from ninfer.backends.base import MEMORY_PARTS
 from ninfer.errors import ArtifactError, ConfigError, InvariantError, UnsupportedError
@@ -28,9 +27,8 @@ def options(backend: str, **changes: Any) -> RuntimeOptions:
     return RuntimeOptions(**{**SMALL, **where, **changes})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kv_format", ["int8", "bf16"])
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_plan_is_what_is_held(name: str, weight_format: str, kv_format: str, backend: str, tmp_path: Path) -> None:
     config = CONFIGS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from make.op_runs import BACKENDS, run_case
+from make.op_runs import BACKEND_FORMATS, run_case
 from ninfer import formats
 from ninfer.ops.embedding import cases, oracle
 
@@ -15,8 +15,7 @@ def test_rows_are_picked_by_id() -> None:
     np.testing.assert_array_equal(oracle(np.array([2, 0, 2], np.int32), table), [[5, 6], [1, 2], [5, 6]])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
 def test_values_are_those_of_the_format(weight_format: str, backend: str) -> None:
     """Decoded by the format's own `unpack`, through the n16 layout, rounded once."""
     fmt = formats.get(weight_format)

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
-from make.op_runs import BACKENDS, CPU_ISAS, StoredWeights, compile_on, run_case, run_step
+from make.op_runs import (
+    BACKEND_FORMATS,
+    BACKENDS,
+    CPU_ISAS,
+    NATIVE_FORMATS,
+    StoredWeights,
+    compile_on,
+    formats_on,
+    numerics_on,
+    run_case,
+    run_step,
+)
 from ninfer import formats
+from ninfer.errors import UnsupportedError
 from ninfer.formats.base import Planes
+from ninfer.ops import nvfp4_rows
 from ninfer.ops.graph import Graph
-from ninfer.ops.linear import cases, linear, oracle
+from ninfer.ops.linear import cases, exact, linear, oracle
 from ninfer.ops.profiles import PRODUCT
 from ninfer.ops.spec import Case, F64Array, Rows, Step
 from ninfer.ops.two_digits import to_codes
 
-PACKED = ("q8g32", "q4g32", "q4g32m")
+FLOAT = ("f32", "bf16", "fp8")
+PACKED = tuple(name for name in formats.NAMES if name not in FLOAT)
+PACKED_RUNS = tuple(run for run in BACKEND_FORMATS if run[1] in PACKED)
 ALL_CASES = list(cases(np.random.default_rng(6)))
 
 
@@ -31,11 +47,10 @@ def test_hand_made_values() -> None:
     weights = [np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]), np.array([[-1.0, 2.0]])]
     residual = np.array([[100.0, 0, 0, 0], [0, 0, 0, 1000.0]])
     want = [[101, 3, 6, 3], [0, -1, -3, 998]]
-    np.testing.assert_array_equal(oracle(x, weights, residual, quantized=[False, False]), want)
+    np.testing.assert_array_equal(oracle(x, weights, residual, codecs=[exact, exact]), want)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
 def test_torch_agrees_on_exact_products(case: Case, weight_format: str, backend: str) -> None:
     (got,) = run_case(backend, case, weight_format, numerics="f32")
@@ -48,19 +63,77 @@ def test_torch_agrees_on_exact_products(case: Case, weight_format: str, backend:
 def integer_product(x: np.ndarray, planes: Planes, weight_format: str) -> np.ndarray:
     """`x W^T` under a8, group by group from codes, as a kernel would: exact integer sums, then scales and minima."""
     codes, row_scales = to_codes(x)
-    offset = 8 if weight_format == "q4g32" else 0
-    w = planes.codes.astype(np.int64).reshape(planes.shape[0], -1, 32) - offset
-    padded = np.pad(codes.astype(np.int64), [(0, 0), (0, -codes.shape[1] % 32)]).reshape(len(x), -1, 32)
+    w, scales, factor = integers_of(planes, weight_format)
+    padded = np.pad(codes.astype(np.int64), [(0, 0), (0, planes.codes.shape[1] - codes.shape[1])])
+    padded = padded.reshape(len(x), *w.shape[1:])
     y = np.zeros((len(x), planes.shape[0]))
     for g in range(padded.shape[1]):
-        y += planes.scales[:, g].astype(np.float64) * (padded[:, g] @ w[:, g].T)
+        y += scales[:, g] * (padded[:, g] @ w[:, g].T)
         if planes.mins is not None:
             y += np.outer(padded[:, g].sum(axis=1), planes.mins[:, g].astype(np.float64))
-    return y * row_scales[:, None].astype(np.float64)
+    return y * row_scales[:, None].astype(np.float64) * factor
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("weight_format", PACKED)
+def integers_of(planes: Planes, weight_format: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Integer weights `[N, G, group]`, group scales `[N, G]` and what multiplies their products."""
+    group = formats.get(weight_format).group
+    codes = planes.codes.astype(np.int64).reshape(planes.shape[0], -1, group)
+    if weight_format == "nvfp4":
+        doubled = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+        return doubled[codes], planes.scales.view(ml_dtypes.float8_e4m3fn).astype(np.float64), planes.tensor.factor / 2
+    offset = {"q4g32": 8, "q4g64": 8, "q5g64": 16, "q6g64": 32}.get(weight_format, 0)
+    return codes - offset, planes.scales.astype(np.float64), 1.0
+
+
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if "w4a4" in numerics_on(b)])
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
+def test_w4a4_products_are_integer_products_of_two_nvfp4_matrices(case: Case, backend: str) -> None:
+    x, *residual = case.steps[0].inputs
+    ga = float(np.float32(2688 / (0.7 * np.abs(x).max())))  # the largest values are cut
+    (got,) = run_case(backend, case, "nvfp4", numerics="w4a4", input_scale=ga)
+    qx, sx = nvfp4_rows.to_codes(x, ga)
+    parts = []
+    for array in case.weights.values():
+        planes = formats.get("nvfp4").pack(array)
+        w, scales, factor = integers_of(planes, "nvfp4")
+        inputs = integers_of(replace(planes, shape=x.shape, codes=qx, scales=sx), "nvfp4")[:2]
+        y = np.zeros((len(x), len(array)))
+        for g in range(qx.shape[1]):
+            y += np.outer(inputs[1][:, g], scales[:, g]) * (inputs[0][:, g] @ w[:, g].T)
+        parts.append(y * factor / 2 / ga)
+    assert PRODUCT.excess(got, np.concatenate(parts, axis=1) + sum(residual)) <= 1
+
+
+def one_product(weight_format: str) -> tuple[Graph, StoredWeights]:
+    """A graph with one product, and its weight."""
+    graph = Graph()
+    linear(graph, graph.new_input(64), [("w", 16)])
+    return graph, StoredWeights({"w": np.ones((16, 64), np.float32)}, weight_format)
+
+
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
+def test_w4a4_is_a8_for_all_but_nvfp4_weights_with_an_input_scale(weight_format: str, backend: str) -> None:
+    if "w4a4" not in numerics_on(backend):
+        with pytest.raises(UnsupportedError, match="numerics 'w4a4'"):
+            compile_on(backend, *one_product(weight_format), numerics="w4a4")
+        return
+    a8, w4a4 = (run_case(backend, ALL_CASES[1], weight_format, numerics=numerics)[0] for numerics in ("a8", "w4a4"))
+    np.testing.assert_array_equal(a8, w4a4)
+    (scaled,) = run_case(backend, ALL_CASES[1], weight_format, numerics="w4a4", input_scale=10.0)
+    assert (scaled == a8).all() == (weight_format != "nvfp4")
+
+
+@pytest.mark.parametrize("isa", CPU_ISAS)
+@pytest.mark.parametrize("weight_format", formats.NAMES)
+def test_formats_without_a_kernel_are_refused_by_name(weight_format: str, isa: str) -> None:
+    if weight_format in formats_on(isa):
+        compile_on(isa, *one_product(weight_format)).close()
+    else:
+        with pytest.raises(UnsupportedError, match=f"weight w has format '{weight_format}'"):
+            compile_on(isa, *one_product(weight_format))
+
+
+@pytest.mark.parametrize(("backend", "weight_format"), PACKED_RUNS)
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
 def test_quantised_products_are_integer_products(case: Case, weight_format: str, backend: str) -> None:
     (got,) = run_case(backend, case, weight_format, numerics="a8")
@@ -90,8 +163,7 @@ def test_the_most_negative_codes_meet_the_most_negative_digits(isa: str) -> None
     assert PRODUCT.excess(got, x.astype(np.float64) @ codes.T.astype(np.float64)) <= 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)
 def test_only_packed_weights_meet_quantised_inputs(weight_format: str, backend: str) -> None:
     case = ALL_CASES[1]
     exact, a8 = (run_case(backend, case, weight_format, numerics=numerics)[0] for numerics in ("f32", "a8"))
@@ -101,9 +173,8 @@ def test_only_packed_weights_meet_quantised_inputs(weight_format: str, backend: 
         np.testing.assert_array_equal(a8, exact)
 
 
-@pytest.mark.parametrize("isa", CPU_ISAS)
-@pytest.mark.parametrize("numerics", ["f32", "a8"])
-@pytest.mark.parametrize("weight_format", formats.NAMES)
+@pytest.mark.parametrize(("isa", "weight_format"), NATIVE_FORMATS)
+@pytest.mark.parametrize("numerics", numerics_on(CPU_ISAS[-1]))
 def test_a_row_does_not_depend_on_the_others(weight_format: str, numerics: str, isa: str) -> None:
     """The same row alone, and at every place of a step of any size: bit for bit."""
     for case in ALL_CASES[2:5]:

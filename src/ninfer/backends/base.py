@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from ninfer.backends.options import RuntimeOptions
 from ninfer.errors import ConfigError
+from ninfer.formats import TensorScale
+from ninfer.formats.layouts import find_tensor_scale
 from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.graph import Graph, Value
@@ -56,6 +58,11 @@ class Matrix:
     data: npt.NDArray[np.uint8]
     source: FileRange | None = None
     """The same bytes in a file, for backends that read rather than map; None where there is no file."""
+
+    @property
+    def tensor_scale(self) -> TensorScale | None:
+        """What the format holds once per tensor, read from the end of `data`; None for formats without."""
+        return find_tensor_scale(self.data, self.format)
 
 
 @dataclass(frozen=True, eq=False)

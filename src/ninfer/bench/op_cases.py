@@ -107,7 +107,7 @@ def product(place: str, n: int, k: int, rows: int, weight_format: str, *, exact:
         num_ops=2.0 * rows * n * k,
         copies=copies,
         matrices={f"w{index}": ((n, k), weight_format) for index in range(copies)},
-        exact=exact or weight_format in ("f32", "bf16"),
+        exact=exact or weight_format in ("f32", "bf16", "fp8"),
     )
 
 

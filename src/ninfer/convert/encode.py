@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Final
 
@@ -17,8 +18,9 @@ from ninfer.convert.names.orders import Indices
 from ninfer.convert.names.rules import CHANGES, Assignment
 from ninfer.convert.report import TensorReport
 from ninfer.errors import ConversionError, FormatError
-from ninfer.formats import layouts
+from ninfer.formats import Planes, layouts
 from ninfer.formats.base import GROUP
+from ninfer.formats.nvfp4 import NVFP4
 
 _BLOCK_ELEMENTS: Final = 1 << 18
 """Elements worked on at a time: a float64 copy of a block is 2 MiB and stays in cache."""
@@ -90,7 +92,7 @@ def _encode_image(assignment: Assignment, name: str) -> Encoded:
         for part in (planes.scales, planes.mins):
             if part is not None and not np.isfinite(part).all():
                 raise ConversionError(f"{_where(assignment)}: a scale or minimum is NaN or infinite")
-        _put(data, place, layouts.to_n16(planes, name), assignment)
+        _put(data, place, planes, name)
     return Encoded(name, "n16", data, _report(assignment, name))
 
 
@@ -114,13 +116,17 @@ def _encode_values(assignment: Assignment, name: str) -> Encoded:
     target = formats.get(name)
     error = _Error()
     data = _empty_image(assignment, name)
+    pack = target.pack
+    if isinstance(target, NVFP4):  # its scales depend on the whole tensor
+        largest = max(float(np.abs(values).max()) for _, values in _value_blocks(assignment))
+        pack = partial(target.pack_part, amax=largest)
     for place, values in _value_blocks(assignment):
         try:
-            planes = target.pack(values)
+            planes = pack(values)
         except FormatError as problem:
             raise ConversionError(f"{_where(assignment)}: cannot be stored as {name}: {problem}") from problem
         error.add(values, target.unpack(planes))
-        _put(data, place, layouts.to_n16(planes, name), assignment)
+        _put(data, place, planes, name)
     if not np.isfinite(error.largest):
         raise ConversionError(f"{_where(assignment)}: values are beyond the range of {name}")
     return Encoded(name, "n16", data, _report(assignment, name, error))
@@ -160,11 +166,13 @@ def _empty_image(assignment: Assignment, name: str) -> npt.NDArray[np.uint8]:
     return np.empty(layouts.nbytes(name, assignment.rule.shape, "n16"), np.uint8)
 
 
-def _put(data: npt.NDArray[np.uint8], place: slice, records: npt.NDArray[np.uint8], assignment: Assignment) -> None:
-    """Records of sixteen rows follow each other, so a block of whole records has its place."""
-    record_bytes = len(data) // -(-assignment.rule.shape[0] // layouts.LANES)
-    start = place.start // layouts.LANES * record_bytes
-    data[start : start + len(records)] = records
+def _put(data: npt.NDArray[np.uint8], place: slice, planes: Planes, name: str) -> None:
+    """Records of sixteen rows follow each other, so a block of whole records has its place; a tail comes last."""
+    size = layouts.record_bytes(formats.get(name), planes.shape[1])
+    start, stop = (layouts.num_records(row) * size for row in (place.start, place.stop))
+    data[start:stop] = layouts.to_n16(planes, name)[: stop - start]
+    if planes.tensor is not None:
+        data[-layouts.TAIL_BYTES :] = layouts.tail(planes.tensor)
 
 
 class _Error:

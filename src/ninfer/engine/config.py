@@ -70,7 +70,8 @@ class EngineConfig:
         default="a8",
         metadata=_help(
             "Arithmetic of products with packed weights. a8 turns activation rows into two int8 digits, which "
-            "the CPU's dot product instructions need; f32 is exact and slower, for tests and quality work."
+            "the CPU's dot product instructions need; f32 is exact and slower, for tests and quality work; w4a4 "
+            "turns them into NVFP4 where an nvfp4 weight came with an input scale, and is a8 elsewhere."
         ),
     )
     weights_memory: WeightsMemory = field(

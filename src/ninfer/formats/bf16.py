@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.formats.base import F32Array, F64Array, Planes, check_matrix, check_planes, row_blocks
+from ninfer.formats.base import F32Array, F64Array, Format, Planes, check_matrix, check_planes, row_blocks
 
 QUIET_BIT = np.uint32(1 << 22)
 
@@ -31,14 +31,12 @@ def decode(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return wide.view(np.float32)
 
 
-class BF16:
+class BF16(Format):
     """Codes are bf16 bits as uint16 `[N, K]`; encoding is IEEE rounding, so NaN and infinity are kept."""
 
     name = "bf16"
-    group = 1
     codes_dtype = np.dtype(np.uint16)
-    has_scales = False
-    has_mins = False
+    code_bits = 16
 
     def pack(self, x: F32Array) -> Planes:
         check_matrix(x)
@@ -51,6 +49,3 @@ class BF16:
     def unpack(self, planes: Planes) -> F64Array:
         check_planes(planes, self)
         return decode(planes.codes).astype(np.float64)
-
-    def nbytes(self, shape: tuple[int, int]) -> int:
-        return shape[0] * shape[1] * 2

@@ -4,25 +4,38 @@
 
 `n16`: what matrix kernels read for a weight `[N, K]`. Sixteen consecutive rows form one record, so that a vector
 register holds the same columns of sixteen rows and sums need no horizontal step. There are `ceil(N / 16)` records back
-to back; rows behind N decode to 0 (scales, mins and values are zero bits). With `G = ceil(K / 32)`, lane n a row of the
-record, and every part padded with zero bytes to a multiple of 64:
+to back; rows behind N decode to 0 (scales, mins and values are zero bits, codes the format's `zero_code`). With lane n
+a row of the record, `C = ceil(K / 32)` blocks of 32 columns (rounded up to an even number for groups of 64), and every
+part padded with zero bytes to a multiple of 64:
 
 | format | parts of a record |
 |---|---|
-| q8g32 | scales float16 `[G][16]`; codes uint8 `[G][8][16][4]` |
-| q4g32 | scales float16 `[G][16]`; nibble pairs uint8 `[G][4][16][4]` |
-| q4g32m | scales float16 `[G][16]`; mins float16 `[G][16]`; nibble pairs uint8 `[G][4][16][4]` |
+| q8g32 | scales float16 `[C][16]`; codes uint8 `[C][8][16][4]` |
+| q4g32 | scales float16 `[C][16]`; nibble pairs uint8 `[C][4][16][4]` |
+| q4g32m | scales float16 `[C][16]`; mins float16 `[C][16]`; nibble pairs uint8 `[C][4][16][4]` |
+| q4g64 | scales float16 `[C/2][16]`; nibble pairs uint8 `[C][4][16][4]` |
+| q5g64 | scales float16 `[C/2][16]`; nibble pairs uint8 `[C][4][16][4]`; high bits uint8 `[C][1][16][4]` |
+| q6g64 | scales float16 `[C/2][16]`; nibble pairs uint8 `[C][4][16][4]`; high bits uint8 `[C][2][16][4]` |
+| nvfp4 | scales uint8 `[2C][16]`, E4M3; nibble pairs uint8 `[C][4][16][4]` |
+| fp8 | scales float32 `[16]`; codes uint8 `[ceil(K / 4)][16][4]`, E4M3 |
 | bf16 | uint16 `[K][16]` |
 | f32 | float32 `[K][16]` |
 
-Code byte (g, j, n, b) is element 32g + 4j + b of row n, plus 128. Nibble-pair byte (g, j, n, b) holds element
-32g + 4j + b in its low half and element 32g + 16 + 4j + b in its high half, as a GGUF block does. Four neighbouring
-bytes of a lane are what one integer dot-product instruction consumes.
+Byte (c, j, n, b) of 8-bit codes is column 32c + 4j + b of row n; q8g32 adds 128. Word j (0..7) of a lane's block means
+these four columns below. Nibble-pair byte (c, j, n, b) holds the low four bits of word j in its low half and of word
+j + 4 in its high half, as a GGUF block does. High-bit byte (c, 0, n, b) of q5g64 holds bit 4 of word j at its bit j;
+byte (c, h, n, b) of q6g64 holds bits 4 and 5 of word 4h + i at its bits 2i and 2i + 1: one shift and one mask move them
+to their place above the nibbles. Four neighbouring bytes of a lane are what one integer dot-product instruction
+consumes.
+
+A tensor scale (nvfp4) follows the last record as a tail of 64 bytes: float64 factor, float32 input scale (0 for none),
+zero bytes.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,14 +44,16 @@ import numpy.typing as npt
 
 from ninfer import formats
 from ninfer.errors import FormatError, UnsupportedError
-from ninfer.formats import q4g32
-from ninfer.formats.base import GROUP, Array, Format, Planes, check_planes, padded_width, row_blocks
+from ninfer.formats.base import Array, Format, Planes, TensorScale, check_planes, padded_width, row_blocks
 
 LANES = 16
 """Rows of a record."""
 
 ALIGNMENT = 64
 """Every part of a record starts on a cache line."""
+
+TAIL_BYTES = ALIGNMENT
+"""Bytes behind the last record of a format with a tensor scale."""
 
 NAMES = ("row", "n16")
 
@@ -60,18 +75,31 @@ def nbytes(format: str, shape: Sequence[int], layout: str) -> int:
     if layout == "n16":
         if len(shape) != 2:
             raise UnsupportedError(f"layout 'n16' holds matrices [N, K], not shape {list(shape)}")
-        return -(-shape[0] // LANES) * sum(_record_parts(formats.get(format), shape[1]))
+        fmt = formats.get(format)
+        return num_records(shape[0]) * record_bytes(fmt, shape[1]) + TAIL_BYTES * fmt.has_tensor_scale
     raise UnsupportedError(f"layout {layout!r} is not supported; known: {', '.join(NAMES)}")
 
 
+def num_records(n: int) -> int:
+    """Records of N rows."""
+    return -(-n // LANES)
+
+
+def record_bytes(fmt: Format, k: int) -> int:
+    """Bytes of one record."""
+    return sum(_record_parts(fmt, k))
+
+
 def _record_parts(fmt: Format, k: int) -> list[int]:
-    """Padded byte sizes of a record's parts, in order: [scales, [mins,]] codes."""
-    if fmt.group == 1:
-        return [align(k * LANES * fmt.codes_dtype.itemsize)]
-    groups = padded_width(k, GROUP) // GROUP
-    bits = 8 if fmt.codes_dtype == np.int8 else 4
-    halves = align(groups * LANES * 2)
-    return [halves] * (1 + fmt.has_mins) + [align(groups * GROUP * LANES * bits // 8)]
+    """Padded byte sizes of a record's parts, in order: [scales, [mins,]] codes or low bits[, high bits]."""
+    codes = padded_width(k, fmt.pad) * LANES
+    parts = []
+    if fmt.scales_dtype is not None:
+        parts = [align(fmt.num_scales(k) * LANES * fmt.scales_dtype.itemsize)] * (1 + fmt.has_mins)
+    if fmt.code_bits >= 8:
+        return [*parts, align(codes * fmt.code_bits // 8)]
+    parts.append(align(codes // 2))
+    return [*parts, align(codes * (fmt.code_bits - 4) // 8)] if fmt.code_bits > 4 else parts
 
 
 def to_row(values: Array) -> _U8:
@@ -93,37 +121,63 @@ def to_n16(planes: Planes, format: str) -> _U8:
     fmt = formats.get(format)
     check_planes(planes, fmt)
     n, k = planes.shape
-    parts = _record_parts(fmt, k)
-    halves = [plane for plane in (planes.scales, planes.mins) if plane is not None]
-    records = np.zeros((-(-n // LANES), sum(parts)), np.uint8)
+    image = np.zeros(nbytes(format, planes.shape, "n16"), np.uint8)
+    size = record_bytes(fmt, k)
+    records = image[: num_records(n) * size].reshape(-1, size)
     for rows in row_blocks(n, planes.codes.shape[1], multiple=LANES):
-        target = records[rows.start // LANES : -(-rows.stop // LANES)]
+        target = records[rows.start // LANES : num_records(rows.stop)]
+        scales = [_lanes(plane[rows], 0).transpose(0, 2, 1) for plane in planes.all_scales]
+        parts = [*scales, *_code_parts(planes.codes[rows], fmt)]
         start = 0
-        for plane, size in zip(halves, parts[:-1], strict=True):
-            _store(target, start, _lanes(plane[rows], 0).transpose(0, 2, 1))
-            start += size
-        _store(target, start, _code_words(planes.codes[rows], fmt))
-    return records.reshape(-1)
+        for part, step in zip(parts, _record_parts(fmt, k), strict=True):
+            _store(target, start, part)
+            start += step
+    if planes.tensor is not None:
+        image[-TAIL_BYTES:] = tail(planes.tensor)
+    return image
 
 
 def from_n16(buffer: npt.ArrayLike | memoryview, shape: tuple[int, int], format: str) -> Planes:
-    """The planes that `to_n16` stored; copies. Any content decodes, FormatError only for a wrong length."""
+    """The planes that `to_n16` stored; copies. Any records decode; FormatError for a wrong length or tensor scale."""
     fmt = formats.get(format)
     n, k = shape
-    width = padded_width(k, fmt.group)
+    width = padded_width(k, fmt.pad)
     parts = _record_parts(fmt, k)
-    records = _bytes_of(buffer, nbytes(format, shape, "n16")).reshape(-1, sum(parts))
+    image = _bytes_of(buffer, nbytes(format, shape, "n16"))
+    records = image[: num_records(n) * sum(parts)].reshape(-1, sum(parts))
     codes = np.empty((n, width), fmt.codes_dtype)
-    halves = [np.empty((n, width // GROUP), np.float16) for _ in parts[:-1]]
+    scales: list[Array] = []
+    if fmt.scales_dtype is not None:
+        scales = [np.empty((n, fmt.num_scales(k)), fmt.scales_dtype) for _ in range(1 + fmt.has_mins)]
     for rows in row_blocks(n, width, multiple=LANES):
-        source = records[rows.start // LANES : -(-rows.stop // LANES)]
+        source = records[rows.start // LANES : num_records(rows.stop)]
         start = 0
-        for plane, size in zip(halves, parts[:-1], strict=True):
-            lanes = _load(source, start, np.dtype(np.float16), (width // GROUP, LANES)).transpose(0, 2, 1)
-            plane[rows] = lanes.reshape(-1, width // GROUP)[: rows.stop - rows.start]
-            start += size
-        codes[rows] = _codes_from_words(source, start, fmt, width)[: rows.stop - rows.start]
-    return Planes((n, k), codes, *halves)
+        for plane, step in zip(scales, parts, strict=False):
+            lanes = _load(source, start, plane.dtype, (plane.shape[1], LANES)).transpose(0, 2, 1)
+            plane[rows] = lanes.reshape(-1, plane.shape[1])[: rows.stop - rows.start]
+            start += step
+        codes[rows] = _codes(source, start, fmt, width)[: rows.stop - rows.start]
+    mins = scales.pop() if fmt.has_mins else None
+    return Planes((n, k), codes, scales[0] if scales else None, mins, find_tensor_scale(image, format))
+
+
+def tail(tensor: TensorScale) -> _U8:
+    """The 64 bytes behind the records."""
+    content = np.zeros(TAIL_BYTES, np.uint8)
+    content[:8].view("<f8")[0] = tensor.factor
+    content[8:12].view("<f4")[0] = tensor.input_scale or 0.0
+    return content
+
+
+def find_tensor_scale(image: _U8, format: str) -> TensorScale | None:
+    """The tensor scale of an `n16` image, None for formats without; FormatError if it cannot be one."""
+    if not formats.get(format).has_tensor_scale:
+        return None
+    content = image[-TAIL_BYTES:].tobytes()
+    factor, input_scale = struct.unpack_from("<df", content)
+    if any(content[12:]):
+        raise FormatError("bytes behind the tensor scale are not zero")
+    return TensorScale(factor, input_scale or None)
 
 
 def _bytes_of(buffer: npt.ArrayLike | memoryview, expected: int) -> _U8:
@@ -157,34 +211,61 @@ def _load(records: _U8, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 # Four codes of a row travel as one uint32, so that reordering moves words and not bytes. Only bytewise operations are
 # applied to the words, hence the result does not depend on the machine's byte order.
 _OFFSET_BINARY = np.uint32(0x80808080)
-_LOW_NIBBLES = np.uint32(0x0F0F0F0F)
+_WORD = np.dtype(np.uint32)
 _FOUR = np.uint32(4)
 
 
-def _code_words(codes: Array, fmt: Format) -> Array:
-    """The codes part of some records, from codes `[rows, Kp]`.
+def _every_byte(value: int) -> np.uint32:
+    return np.uint32(value * 0x01010101)
 
-    uint32 `[records, G, 8, 16]` (bytes), uint32 `[records, G, 4, 16]` (nibbles) or the plain values `[records, K, 16]`.
+
+def _code_parts(codes: Array, fmt: Format) -> list[Array]:
+    """The parts of some records that hold codes, from codes `[rows, Kp]`.
+
+    Plain values `[records, K, 16]`; bytes as uint32 `[records, Kp / 4, 16]`; or the low four bits, two words in one, as
+    uint32 `[records, C, 4, 16]`, then what is above them, four or eight words in one, as uint32
+    `[records, C, 2 or 1, 16]`.
     """
-    if fmt.group == 1:
-        return _lanes(codes, 0).transpose(0, 2, 1)
-    fill = q4g32.ZERO_CODE if fmt.name == q4g32.Q4G32.name else 0
-    words = np.ascontiguousarray(_lanes(codes, fill)).view(np.uint32)
-    if fmt.codes_dtype == np.int8:
-        return (words ^ _OFFSET_BINARY).reshape(len(words), LANES, -1, 8).transpose(0, 2, 3, 1)
-    halves = words.reshape(len(words), LANES, -1, 2, 4)
-    packed = halves[:, :, :, 0] | (halves[:, :, :, 1] << _FOUR)
-    return packed.transpose(0, 2, 3, 1)
+    lanes = _lanes(codes, fmt.zero_code)
+    if fmt.code_bits > 8:
+        return [lanes.transpose(0, 2, 1)]
+    words = np.ascontiguousarray(lanes).view(_WORD)
+    if fmt.code_bits == 8:
+        return [(words ^ _OFFSET_BINARY if fmt.codes_dtype == np.int8 else words).transpose(0, 2, 1)]
+    words = words.reshape(len(words), LANES, -1, 8)
+    low = words & _every_byte(15)
+    parts = [low[..., :4] | (low[..., 4:] << _FOUR)]
+    if fmt.code_bits > 4:
+        bits = fmt.code_bits - 4
+        high = (words >> _FOUR) & _every_byte((1 << bits) - 1)
+        parts.append(_joined(high.reshape(*high.shape[:3], bits, 8 // bits), bits))
+    return [part.transpose(0, 2, 3, 1) for part in parts]
 
 
-def _codes_from_words(records: _U8, start: int, fmt: Format, width: int) -> Array:
-    """Inverse of `_code_words`: codes `[16 * records, Kp]`."""
-    if fmt.group == 1:
+def _joined(fields: Array, bits: int) -> Array:
+    """`[..., 8 / bits]` fields of so many bits per byte as one word each, the first lowest."""
+    joined = fields[..., 0].copy()
+    for i in range(1, fields.shape[-1]):
+        joined |= fields[..., i] << np.uint32(i * bits)
+    return joined
+
+
+def _codes(records: _U8, start: int, fmt: Format, width: int) -> Array:
+    """Inverse of `_code_parts`, whose first part starts at byte `start` of a record: codes `[16 * records, Kp]`."""
+    if fmt.code_bits > 8:
         return _load(records, start, fmt.codes_dtype, (width, LANES)).transpose(0, 2, 1).reshape(-1, width)
-    word = np.dtype(np.uint32)
-    if fmt.codes_dtype == np.int8:
-        lanes = _load(records, start, word, (width // GROUP, 8, LANES)).transpose(0, 3, 1, 2) ^ _OFFSET_BINARY
+    if fmt.code_bits == 8:
+        words = _load(records, start, _WORD, (width // 4, LANES)).transpose(0, 2, 1)
+        words = words ^ _OFFSET_BINARY if fmt.codes_dtype == np.int8 else words
     else:
-        packed = _load(records, start, word, (width // GROUP, 4, LANES)).transpose(0, 3, 1, 2)
-        lanes = np.stack([packed & _LOW_NIBBLES, (packed >> _FOUR) & _LOW_NIBBLES], axis=3)
-    return np.ascontiguousarray(lanes).view(fmt.codes_dtype).reshape(-1, width)
+        blocks = width // 32
+        low = _load(records, start, _WORD, (blocks, 4, LANES)).transpose(0, 3, 1, 2)
+        words = np.concatenate([low & _every_byte(15), (low >> _FOUR) & _every_byte(15)], axis=-1)
+        if fmt.code_bits > 4:
+            bits = fmt.code_bits - 4
+            start += align(width * LANES // 2)
+            high = _load(records, start, _WORD, (blocks, bits, LANES)).transpose(0, 3, 1, 2)
+            shifts = np.arange(0, 8, bits, dtype=np.uint32)
+            fields = (high[..., None] >> shifts) & _every_byte((1 << bits) - 1)
+            words |= fields.reshape(words.shape) << _FOUR
+    return np.ascontiguousarray(words).view(fmt.codes_dtype).reshape(-1, width)

@@ -8,6 +8,7 @@ from ninfer.formats.base import (
     GROUP,
     F32Array,
     F64Array,
+    Format,
     Planes,
     check_matrix,
     check_planes,
@@ -22,7 +23,7 @@ ZERO_CODE = 8
 """The nibble that decodes to 0."""
 
 
-class Q4G32:
+class Q4G32(Format):
     """Value = scale * (nibble - 8). The scale carries the sign of the group's largest element, which gets nibble 0.
 
     The encoder is GGUF's (ggml `quantize_row_q4_0_ref`): codes come from the scale before it is rounded to float16, so
@@ -31,9 +32,11 @@ class Q4G32:
 
     name = "q4g32"
     group = GROUP
+    pad = GROUP
     codes_dtype = np.dtype(np.uint8)
-    has_scales = True
-    has_mins = False
+    code_bits = 4
+    zero_code = ZERO_CODE
+    scales_dtype = np.dtype(np.float16)
 
     def pack(self, x: F32Array) -> Planes:
         check_matrix(x)
@@ -57,6 +60,3 @@ class Q4G32:
         n, k = planes.shape
         steps = planes.codes.reshape(n, -1, GROUP).astype(np.int8) - np.int8(ZERO_CODE)
         return (steps * per_group(planes.scales)).reshape(n, -1)[:, :k]
-
-    def nbytes(self, shape: tuple[int, int]) -> int:
-        return shape[0] * (padded_width(shape[1], GROUP) // GROUP) * (GROUP // 2 + 2)

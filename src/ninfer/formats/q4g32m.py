@@ -8,6 +8,7 @@ from ninfer.formats.base import (
     GROUP,
     F32Array,
     F64Array,
+    Format,
     Planes,
     check_matrix,
     check_planes,
@@ -19,7 +20,7 @@ from ninfer.formats.base import (
 )
 
 
-class Q4G32M:
+class Q4G32M(Format):
     """Value = scale * nibble + min.
 
     The encoder is GGUF's (ggml `quantize_row_q4_1_ref`): scale and min are the group's range over 15 and its smallest
@@ -29,8 +30,10 @@ class Q4G32M:
 
     name = "q4g32m"
     group = GROUP
+    pad = GROUP
     codes_dtype = np.dtype(np.uint8)
-    has_scales = True
+    code_bits = 4
+    scales_dtype = np.dtype(np.float16)
     has_mins = True
 
     def pack(self, x: F32Array) -> Planes:
@@ -60,6 +63,3 @@ class Q4G32M:
         values = planes.codes.reshape(n, -1, GROUP) * per_group(planes.scales)
         values += per_group(planes.mins)
         return values.reshape(n, -1)[:, :k]
-
-    def nbytes(self, shape: tuple[int, int]) -> int:
-        return shape[0] * (padded_width(shape[1], GROUP) // GROUP) * (GROUP // 2 + 4)

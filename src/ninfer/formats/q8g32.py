@@ -8,21 +8,19 @@ from ninfer.formats.base import (
     GROUP,
     F32Array,
     F64Array,
+    Format,
     Planes,
     check_matrix,
     check_planes,
-    group_blocks,
+    encode_symmetric,
     padded_width,
     per_group,
-    reciprocal,
-    to_float16,
 )
 
-QMAX = np.float32(127)
-SMALLEST_SCALE = np.float16(2.0**-24)
+QMAX = 127
 
 
-class Q8G32:
+class Q8G32(Format):
     """Value = scale * code.
 
     The encoder is that of NInfer's own Q8G32, not GGUF's: the scale is rounded to float16 first, values are multiplied
@@ -32,9 +30,10 @@ class Q8G32:
 
     name = "q8g32"
     group = GROUP
+    pad = GROUP
     codes_dtype = np.dtype(np.int8)
-    has_scales = True
-    has_mins = False
+    code_bits = 8
+    scales_dtype = np.dtype(np.float16)
 
     def pack(self, x: F32Array) -> Planes:
         check_matrix(x)
@@ -42,15 +41,8 @@ class Q8G32:
         width = padded_width(k, GROUP)
         codes = np.empty((n, width), np.int8)
         scales = np.empty((n, width // GROUP), np.float16)
-        for rows, groups in group_blocks(x):
-            amax = np.abs(groups).max(axis=-1)
-            scale = to_float16(amax / QMAX, rows, "scale")
-            scale[(scale == 0) & (amax > 0)] = SMALLEST_SCALE
-            scaled = groups * reciprocal(scale.astype(np.float32))[..., None]
-            np.rint(scaled, out=scaled)
-            np.clip(scaled, -QMAX, QMAX, out=scaled)
-            codes[rows] = scaled.reshape(-1, width)
-            scales[rows] = scale
+        for rows, block, scale in encode_symmetric(x, GROUP, -QMAX, QMAX):
+            codes[rows], scales[rows] = block, scale
         return Planes((n, k), codes, scales)
 
     def unpack(self, planes: Planes) -> F64Array:
@@ -58,6 +50,3 @@ class Q8G32:
         n, k = planes.shape
         values = planes.codes.reshape(n, -1, GROUP) * per_group(planes.scales)
         return values.reshape(n, -1)[:, :k]
-
-    def nbytes(self, shape: tuple[int, int]) -> int:
-        return shape[0] * (padded_width(shape[1], GROUP) // GROUP) * (GROUP + 2)

@@ -3,16 +3,30 @@
 `y = [x W0^T | x W1^T | ...] (+ residual)` with `Wi [Ni, K]`, no bias. One call for the weights that read the same input
 lets a backend prepare that input once.
 
-Numerics. With the `f32` profile, and for f32 and bf16 weights under either profile, products are those of the float32
-input and the exact stored weight. Under `a8` a packed weight (q8g32, q4g32, q4g32m) meets an input row in 16-bit fixed
-point (`two_digits`): the codes' products are exact integers inside a weight group of 32 columns; groups are combined in
-float32 in ascending order as `scale_w * sum(qx qw) + min_w * sum(qx)`, and the row's scale is applied last. A row's
-result depends on that row alone. The residual is added after that, in float32.
+Numerics. With the `f32` profile, and for f32, bf16 and fp8 weights under every profile, products are those of the
+float32 input and the exact stored weight; fp8 applies its row scale to the sum over `x * E4M3`.
+
+Under `a8` all other weights meet an input row in 16-bit fixed point (`two_digits`): codes qx and a row scale. Sums of
+the codes' products are exact integers inside a weight group (32, 64 or, for nvfp4, 16 columns); they become float32,
+and groups are combined in float32 in ascending order, one fused multiply-add each. With sums over a group:
+
+    q8g32, q4g32, q4g64, q5g64, q6g64:  acc = fma(float(sum qx qw), scale, acc)             y = acc * row_scale
+    q4g32m:                             as above, then acc = fma(float(sum qx), min, acc)
+    nvfp4, qw = 2 * E2M1:               acc = fma(float(sum qx qw), E4M3 scale, acc)        y = acc * (row_scale * f)
+                                        f = float32(factor / 2), divided in float64
+
+Under `w4a4` an nvfp4 weight that has an input scale ga meets inputs in NVFP4 (`nvfp4_rows`): qx = 2 * E2M1 and an E4M3
+scale sx per 16 columns. Everything else is as under `a8`.
+
+    nvfp4, qw = 2 * E2M1:               acc = fma(float(sum qx qw), sx * E4M3 scale, acc)   y = acc * f
+                                        f = float32(factor / (4 * ga)), in float64; sx * scale is exact
+
+A row's result depends on that row alone. The residual is added last, in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,7 +34,15 @@ from ninfer.errors import InvariantError
 from ninfer.ops.graph import Graph, Value
 from ninfer.ops.profiles import PRODUCT
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
-from ninfer.ops.two_digits import as_seen_by_a8
+
+InputCodec = Callable[[F64Array], F64Array]
+"""What a product sees of its input: `exact`, `two_digits.as_seen_by_a8`, or `nvfp4_rows.as_seen_by_w4a4` with an input
+scale."""
+
+
+def exact(x: F64Array) -> F64Array:
+    """The input as it is."""
+    return x
 
 
 def linear(g: Graph, x: Value, weights: Sequence[tuple[str, int]], residual: Value | None = None) -> Value:
@@ -35,10 +57,10 @@ def linear(g: Graph, x: Value, weights: Sequence[tuple[str, int]], residual: Val
 
 
 def oracle(
-    x: F64Array, weights: Sequence[F64Array], residual: F64Array | None, *, quantized: Sequence[bool]
+    x: F64Array, weights: Sequence[F64Array], residual: F64Array | None, *, codecs: Sequence[InputCodec]
 ) -> F64Array:
-    """`[rows, sum of N]`; `weights` are exact values `[N, K]`, `quantized` says which of them meet quantised inputs."""
-    parts = [(as_seen_by_a8(x) if a8 else x) @ w.T for w, a8 in zip(weights, quantized, strict=True)]
+    """`[rows, sum of N]`; `weights` are exact values `[N, K]`, `codecs` say what each of them sees of the input."""
+    parts = [codec(x) @ w.T for w, codec in zip(weights, codecs, strict=True)]
     y = np.concatenate(parts, axis=-1)
     return y if residual is None else y + residual
 

@@ -9,9 +9,10 @@ K and V are what the pages hold, in the KV format of the run; `kv_append` of the
 step before. Rows of other sequences are never seen. A row's result depends on that row and its history alone, and sums
 over positions have one order that is aligned to absolute positions, however the history came about.
 
-Numerics. Softmax and the weights p are float. With int8 KV under the `a8` profile, `scale * q` (a float32 product) of
-each head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact integers inside a
-group. With bf16 KV, and under `f32`, q stays float32. Weights below e^-64 of the largest may be taken as zero.
+Numerics. Softmax and the weights p are float. With int8 KV under the `a8` and `w4a4` profiles, `scale * q` (a float32
+product) of each head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact
+integers inside a group. With bf16 KV, and under `f32`, q stays float32. Weights below e^-64 of the largest may be taken
+as zero.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ SMALL_CASES: list[tuple[str, Callable[[RawArtifact], None], str, str]] = [
     ("entry a list", lambda raw: raw.entries.update(norm=[]), "norm", "U8 tensor"),
     ("entry null", lambda raw: raw.entries.update(norm=None), "norm", "U8 tensor"),
     # our table
-    ("unknown format", set_table("embed", "format", "q5g64"), "embed.format", "q5g64"),
+    ("unknown format", set_table("embed", "format", "q3g64"), "embed.format", "q5g64"),
     ("format a number", set_table("embed", "format", 3), "embed.format", "must be a string"),
     ("format a list", set_table("embed", "format", ["bf16"]), "embed.format", "must be a string"),
     ("another format", set_table("embed", "format", "f32"), "embed.nbytes", "has 192 bytes"),

@@ -152,7 +152,7 @@ def test_a_missing_directory_is_an_artifact_error(tmp_path: Path) -> None:
         ("", "f32", "row", (1,), bytes(4), ".name"),
         ("a b", "f32", "row", (1,), bytes(4), "a b.name"),
         ("x" * 201, "f32", "row", (1,), bytes(4), "x" * 201 + ".name"),
-        ("w", "q5g64", "n16", (1, 64), bytes(64), "w.format"),
+        ("w", "q3g64", "n16", (1, 64), bytes(64), "w.format"),
         ("w", "q8g32", "row", (1, 64), bytes(64), "w.format"),
         ("w", "f32", "diagonal", (1,), bytes(4), "w.format"),
         ("w", "f32", "row", (), bytes(4), "w.shape"),

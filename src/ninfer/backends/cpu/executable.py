@@ -10,13 +10,15 @@ import numpy.typing as npt
 from ninfer.backends.base import F32Array, LayerState, Matrix, Weights, stride_floats, weight_names
 from ninfer.backends.cpu import _native
 from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memory
-from ninfer.backends.options import RuntimeOptions
+from ninfer.backends.options import Numerics, RuntimeOptions
 from ninfer.errors import BackendError, InvariantError, UnsupportedError
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.graph import BufferSlots, Graph, Node, Value
 
-_WEIGHT_FORMATS = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
+WEIGHT_FORMATS: Mapping[str, int] = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
 _KV_FORMATS = {"bf16": 0, "int8": 1}
+NUMERICS: tuple[Numerics, ...] = ("a8", "f32")
+"""What this backend implements of formats and numeric profiles; the rest is refused by name."""
 
 _SMALLEST_HUGE_KV = 32 * 2**20
 """KV memory below this stays in ordinary pages: huge ones are no faster there (2,048 positions of SmolLM2, 2-core
@@ -51,6 +53,8 @@ class _Recorder:
         self._matrix_ids: dict[str, int] = {}
         self._vector_ids: dict[str, int] = {}
         self.weight_bytes = 0
+        if options.numerics not in NUMERICS:
+            raise UnsupportedError(f"numerics {options.numerics!r}; the CPU backend has {', '.join(NUMERICS)}")
         if options.kv_format not in _KV_FORMATS:
             raise UnsupportedError(f"KV format {options.kv_format!r}; the CPU backend has {', '.join(_KV_FORMATS)}")
         try:
@@ -94,13 +98,13 @@ class _Recorder:
     def matrix(self, name: str) -> int:
         if name not in self._matrix_ids:
             matrix: Matrix = self._weights.matrix(name)
-            if matrix.format not in _WEIGHT_FORMATS:
+            if matrix.format not in WEIGHT_FORMATS:
                 raise UnsupportedError(
-                    f"weight {name} has format {matrix.format!r}; the CPU backend has {', '.join(_WEIGHT_FORMATS)}"
+                    f"weight {name} has format {matrix.format!r}; the CPU backend has {', '.join(WEIGHT_FORMATS)}"
                 )
             data = matrix.data if self._store is None else self._store.hold(matrix)
             n, k = matrix.shape
-            self._matrix_ids[name] = self.program.add_weight(data, _WEIGHT_FORMATS[matrix.format], n, k)
+            self._matrix_ids[name] = self.program.add_weight(data, WEIGHT_FORMATS[matrix.format], n, k)
             self.weight_bytes += matrix.data.size
         return self._matrix_ids[name]
 

@@ -27,7 +27,7 @@ from ninfer.backends.base import (
 )
 from ninfer.backends.options import RuntimeOptions
 from ninfer.backends.reference.kv import PagedKV, page_bytes
-from ninfer.backends.reference.nodes import RUN, StepState
+from ninfer.backends.reference.nodes import RUN, StepState, input_codec
 from ninfer.backends.reference.state import RecurrentState
 from ninfer.errors import InvariantError, UnsupportedError
 from ninfer.formats.layouts import from_n16
@@ -63,7 +63,7 @@ class ReferenceExecutable:
         self._options = options
         matrices, vectors = weight_names(graph)
         stored = {name: weights.matrix(name) for name in matrices}
-        self._formats = {name: matrix.format for name, matrix in stored.items()}
+        self._codecs = {name: input_codec(matrix, options.numerics) for name, matrix in stored.items()}
         self._matrices = {name: _decode(matrix) for name, matrix in stored.items()}
         self._vectors = {name: weights.vector(name).astype(np.float64) for name in vectors}
         self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
@@ -85,11 +85,11 @@ class ReferenceExecutable:
             read=lambda value: self._rows(value, num_rows).astype(np.float64),
             matrices=self._matrices,
             vectors=self._vectors,
-            formats=self._formats,
+            codecs=self._codecs,
             kv=self._kv,
             windows=self._windows,
             recurrent=self._recurrent,
-            a8=self._options.numerics == "a8",
+            quantized_scores=self._options.numerics != "f32",
             kv_format=self._options.kv_format,
         )
         started = perf_counter_ns()

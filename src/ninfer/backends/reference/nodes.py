@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from ninfer.backends.base import Matrix
+from ninfer.backends.options import Numerics
 from ninfer.backends.reference.kv import PagedKV
 from ninfer.backends.reference.state import Inputs, RecurrentState
 from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
 from ninfer.ops.causal_conv import window_after
 from ninfer.ops.graph import Node, Value
+from ninfer.ops.linear import InputCodec, exact
+from ninfer.ops.nvfp4_rows import as_seen_by_w4a4
+from ninfer.ops.two_digits import as_seen_by_a8
 
 F64Array = npt.NDArray[np.float64]
 
-EXACT_FORMATS = ("f32", "bf16")
-"""Weights that meet float32 inputs under either numeric profile."""
+FLOAT_FORMATS = ("f32", "bf16", "fp8")
+"""Weights that meet float32 inputs under every numeric profile."""
+
+
+def input_codec(matrix: Matrix, numerics: Numerics) -> InputCodec:
+    """What a product with this weight sees of its input (`ops.linear`)."""
+    if numerics == "f32" or matrix.format in FLOAT_FORMATS:
+        return exact
+    tensor = matrix.tensor_scale
+    if numerics == "w4a4" and tensor is not None and tensor.input_scale is not None:
+        return partial(as_seen_by_w4a4, input_scale=tensor.input_scale)
+    return as_seen_by_a8
 
 
 @dataclass(frozen=True)
@@ -29,11 +45,12 @@ class StepState:
     read: Callable[[Value], F64Array]
     matrices: Mapping[str, F64Array]
     vectors: Mapping[str, F64Array]
-    formats: Mapping[str, str]
+    codecs: Mapping[str, InputCodec]
     kv: Sequence[PagedKV]
     windows: Sequence[RecurrentState]
     recurrent: Sequence[RecurrentState]
-    a8: bool
+    quantized_scores: bool
+    """Whether queries meet int8 keys in fixed point (`ops.paged_attention`)."""
     kv_format: str
 
 
@@ -48,8 +65,8 @@ def _rms_norm(step: StepState, node: Node) -> F64Array:
 def _linear(step: StepState, node: Node) -> F64Array:
     residual = step.read(node.inputs[1]) if len(node.inputs) > 1 else None
     weights = [step.matrices[name] for name in node.weights]
-    quantized = [step.a8 and step.formats[name] not in EXACT_FORMATS for name in node.weights]
-    return SPECS["linear"].oracle(step.read(node.inputs[0]), weights, residual, quantized=quantized)
+    codecs = [step.codecs[name] for name in node.weights]
+    return SPECS["linear"].oracle(step.read(node.inputs[0]), weights, residual, codecs=codecs)
 
 
 def _rope_angles(step: StepState, node: Node) -> F64Array:
@@ -73,7 +90,7 @@ def _kv_append(step: StepState, node: Node) -> None:
 def _paged_attention(step: StepState, node: Node) -> F64Array:
     q = step.read(node.inputs[0])
     heads = q.reshape(len(q), node.count("num_heads"), node.count("head_dim"))
-    quantized = step.a8 and step.kv_format == "int8"
+    quantized = step.quantized_scores and step.kv_format == "int8"
     parts = []
     for s in step.batch.sequences:
         keys, values = step.kv[node.count("layer")].read(s.pages, s.position + s.count)
