@@ -9,7 +9,7 @@ import numpy as np
 
 from ninfer.decoding import TokenHistory, sample
 from ninfer.engine import Delta, Engine, EnginePlan, Failed, Finished, GenerationEvent, GenerationRequest
-from ninfer.engine.testing import FormulaModel, formula_logits
+from ninfer.engine.testing import FormulaModel, RecurrentFormulaModel, formula_logits
 from ninfer.metrics import FinishReason
 
 
@@ -60,8 +60,18 @@ def run(engine: Engine, request: GenerationRequest) -> Outcome:
     return outcome
 
 
+def formula_model(plan: EnginePlan) -> FormulaModel:
+    return FormulaModel(plan) if plan.state is None else RecurrentFormulaModel(plan)
+
+
 def formula_engine(plan: EnginePlan) -> Engine:
-    return Engine(plan, FormulaModel(plan))
+    return Engine(plan, formula_model(plan))
+
+
+def assert_all_memory_is_free(engine: Engine) -> None:
+    plan = engine.plan
+    assert engine.num_free_pages == plan.num_pages
+    assert engine.num_free_state_slots == plan.options.num_state_slots
 
 
 def expected(request: GenerationRequest, plan: EnginePlan) -> tuple[list[int], FinishReason]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from harness import Outcome, expected, formula_engine, run
+from harness import Outcome, assert_all_memory_is_free, expected, formula_engine, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.cache import pages_for
 from ninfer.decoding import SamplingParams
 from ninfer.engine import EnginePlan, GenerationRequest, StopRules
+from ninfer.engine.plan import StatePlan
 from ninfer.engine.testing import make_plan
 from ninfer.metrics import FinishReason
 
@@ -38,17 +39,19 @@ REQUESTS = st.builds(
 )
 ARRIVALS = st.lists(st.tuples(st.integers(0, 12), REQUESTS, st.one_of(st.none(), st.integers(0, 40))), max_size=7)
 PLANS = st.builds(
-    lambda chunk, lanes, spare: make_plan(
+    lambda chunk, lanes, spare, state: make_plan(
         vocab_size=VOCAB,
         max_context=CONTEXT,
         prefill_chunk=chunk,
         max_concurrency=lanes,
         num_pages=pages_for(CONTEXT) + spare,
         end_token_ids=(0,),
+        state=state,
     ),
     chunk=st.sampled_from([1, 2, 7, 64, 65, 140]),
     lanes=st.integers(1, 5),
     spare=st.integers(0, 8),
+    state=st.sampled_from([None, StatePlan()]),
 )
 
 
@@ -57,7 +60,8 @@ PLANS = st.builds(
 def test_any_interleaving_gives_what_each_request_gives_alone(
     plan: EnginePlan, arrivals: list[tuple[int, GenerationRequest, int | None]]
 ) -> None:
-    """Requests come and are cancelled at given steps, in pools of one context and more; `FormulaModel` watches."""
+    """Requests come and are cancelled at given steps, in pools of one context and more; a `FormulaModel` watches, with
+    and without recurrent state."""
     engine = formula_engine(plan)
     outcomes: dict[int, Outcome] = {}
     requests: dict[int, GenerationRequest] = {}
@@ -85,7 +89,7 @@ def test_any_interleaving_gives_what_each_request_gives_alone(
             assert len(outcome.ids) < len(ids)
         else:
             assert (outcome.ids, outcome.finished.reason) == (ids, reason)
-    assert engine.num_free_pages == plan.num_pages
+    assert_all_memory_is_free(engine)
     assert engine.num_running == engine.num_waiting == 0
 
 

@@ -1,9 +1,22 @@
-"""Owns: token memory: KV pages and the state of one sequence.
-Does not own: what is stored in a page.
-Read first: pages.py.
+"""Owns: token memory: KV pages, recurrent-state slots and snapshots, and the state of one sequence.
+Does not own: what is stored in a page or a slot.
+Read first: sequence.py.
 """
 
+from ninfer.cache.memory import TokenMemory
 from ninfer.cache.pages import PageAllocator, pages_for
+from ninfer.cache.recurrent import RecurrentState
 from ninfer.cache.sequence import SequenceState
+from ninfer.cache.state_slots import Rollback, Snapshot, StateLayout, StateSlots
 
-__all__ = ["PageAllocator", "SequenceState", "pages_for"]
+__all__ = [
+    "PageAllocator",
+    "RecurrentState",
+    "Rollback",
+    "SequenceState",
+    "Snapshot",
+    "StateLayout",
+    "StateSlots",
+    "TokenMemory",
+    "pages_for",
+]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.cache.pages import PAGE_TOKENS, PageAllocator, pages_for
+from ninfer.cache.pages import PageAllocator, pages_for
+from ninfer.cache.recurrent import RecurrentState
+from ninfer.cache.state_slots import Snapshot, StateSlots
 from ninfer.errors import InvariantError
+from ninfer.ops.batch import PAGE_TOKENS, StateAccess
 
 
 class SequenceState:
-    """Pages of one sequence and how many of its tokens are committed.
+    """Pages and recurrent state of one sequence, and how many of its tokens are committed.
 
     A step reserves the tokens it is about to write behind the committed length, runs, and then commits how many of them
     hold, or rolls back. Nothing ever writes below the committed length. Pages come and go with the length, under a
-    claim for `max_tokens` made at construction: once it exists, a sequence can always run to its end.
+    claim for `max_tokens` made at construction: once it exists, a sequence can always run to its end. Recurrent state
+    (`slots`, for models that have it) takes part in the same transaction.
     """
 
-    def __init__(self, allocator: PageAllocator, max_tokens: int) -> None:
+    def __init__(self, allocator: PageAllocator, max_tokens: int, slots: StateSlots | None = None) -> None:
         self._allocator = allocator
         self._claim = pages_for(max_tokens)
         allocator.claim(self._claim)
@@ -26,6 +32,7 @@ class SequenceState:
         self._committed = 0
         self._reserved = 0
         self._released = False
+        self._recurrent = None if slots is None else RecurrentState(slots)
         self.max_tokens = max_tokens
 
     @property
@@ -43,40 +50,81 @@ class SequenceState:
         """int32 page ids in token order, enough for `committed + reserved` tokens; a view until the next call."""
         return self._table[: self._num_pages]
 
-    def reserve(self, count: int) -> None:
-        """Make room for `count` tokens behind the committed length. InvariantError inside a step or above the claim."""
+    @property
+    def access(self) -> StateAccess | None:
+        """How the step under way uses recurrent state; None for models without it, and between steps."""
+        return None if self._recurrent is None else self._recurrent.access
+
+    def reserve(self, count: int, *, partial: bool = False, snapshots: Sequence[int] = ()) -> None:
+        """Make room for `count` tokens behind the committed length. InvariantError inside a step or above the claim.
+
+        partial: how many of them hold is decided after the step. snapshots: as `RecurrentState.reserve` takes them.
+        """
         if self._released or self._reserved or count < 1:
             raise InvariantError(f"reserve({count}) on a {self._words()} sequence")
         needed = self._committed + count
         if needed > self.max_tokens:
             raise InvariantError(f"{needed} tokens reserved in a sequence of at most {self.max_tokens}")
+        if self._recurrent is not None:
+            self._recurrent.reserve(self._committed, count, partial=partial, snapshots=snapshots)
         while self._num_pages * PAGE_TOKENS < needed:
             self._table[self._num_pages] = self._allocator.take()
             self._num_pages += 1
         self._reserved = count
 
-    def commit(self, accepted: int) -> None:
-        """Keep the first `accepted` reserved tokens and end the step; pages beyond them are given back."""
+    def commit(self, accepted: int) -> tuple[Snapshot, ...]:
+        """Keep the first `accepted` reserved tokens and end the step; pages beyond them are given back.
+
+        With recurrent state less than all only of a `partial` step, and never none. Gives the step's snapshots, each
+        held once by the caller.
+        """
         if self._released or not self._reserved or not 0 <= accepted <= self._reserved:
             raise InvariantError(f"commit({accepted}) on a {self._words()} sequence")
+        snapshots = () if self._recurrent is None else self._recurrent.commit(accepted)
         self._committed += accepted
         if accepted < self._reserved:
             self._shrink(pages_for(self._committed))
         self._reserved = 0
+        return snapshots
 
     def rollback(self) -> None:
-        """End the step as if it had never been. Also right when no step is under way."""
+        """End the step as if it had never been. Also right when no step is under way.
+
+        Where the step may have written over the recurrent state, nothing is committed afterwards: `committed` is 0, and
+        the tokens have to be computed again, which gives the same state.
+        """
         if self._released:
             raise InvariantError("rollback of a released sequence")
+        if self._recurrent is not None and not self._recurrent.rollback():
+            self._committed = 0
         self._shrink(pages_for(self._committed))
         self._reserved = 0
 
+    def snapshot(self) -> Snapshot | None:
+        """The recurrent state that is stored between steps, held once by the caller; nothing is copied.
+
+        It may have a few tokens less than are committed. None at the start, and for models without recurrent state.
+        """
+        self._check_between_steps("snapshot")
+        return None if self._recurrent is None else self._recurrent.snapshot(self._committed)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this sequence: pages behind it are given back."""
+        self._check_between_steps("restore")
+        if self._recurrent is None or snapshot.num_tokens > self._committed:
+            raise InvariantError(f"{snapshot} restored into a {self._words()} sequence")
+        self._recurrent.restore(snapshot)
+        self._committed = snapshot.num_tokens
+        self._shrink(pages_for(self._committed))
+
     def release(self) -> None:
-        """Give back every page and the claim. The sequence cannot be used afterwards."""
+        """Give back every page, slot and claim. The sequence cannot be used afterwards."""
         if self._released:
             raise InvariantError("sequence released twice")
         self._shrink(0)
         self._allocator.unclaim(self._claim)
+        if self._recurrent is not None:
+            self._recurrent.release()
         self._committed = self._reserved = 0
         self._released = True
 
@@ -85,6 +133,10 @@ class SequenceState:
             self._num_pages -= 1
             self._allocator.give_back(int(self._table[self._num_pages]))
             self._table[self._num_pages] = -1
+
+    def _check_between_steps(self, verb: str) -> None:
+        if self._released or self._reserved:
+            raise InvariantError(f"{verb} on a {self._words()} sequence")
 
     def _words(self) -> str:
         if self._released:

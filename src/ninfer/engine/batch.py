@@ -24,7 +24,7 @@ class BatchBuilder:
             sequence, count = scheduled.sequence, scheduled.count
             state = sequence.state
             position = state.committed
-            sequences.append(SequenceRows(rows, count, position, state.pages))
+            sequences.append(SequenceRows(rows, count, position, state.pages, state.access))
             self._token_ids[rows : rows + count] = sequence.tokens[position : position + count]
             rows += count
             if scheduled.wants_token:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 
-from ninfer.cache import PageAllocator
+from ninfer.cache import StateSlots, TokenMemory
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, GenerationEvent
 from ninfer.engine.output import TextOutput
@@ -35,11 +35,19 @@ class Engine:
         self.plan = plan
         self.tokenizer = tokenizer
         self._model = model
-        self._allocator = PageAllocator(plan.num_pages)
-        self._scheduler = Scheduler(
-            self._allocator, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
-        )
         options = plan.options
+        slots = None
+        if plan.state is not None:
+            slots = StateSlots(
+                plan.state.layout,
+                num_slots=options.num_state_slots,
+                num_journals=options.num_journals,
+                max_snapshots=plan.state.max_snapshots,
+            )
+        self._memory = TokenMemory(plan.num_pages, slots)
+        self._scheduler = Scheduler(
+            self._memory, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
+        )
         batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
         self._loop = StepLoop(model, self._scheduler, batches)
         self._live: dict[int, Sequence] = {}
@@ -58,7 +66,12 @@ class Engine:
     @property
     def num_free_pages(self) -> int:
         """KV pages that hold nothing, of `plan.num_pages`."""
-        return self._allocator.num_free
+        return self._memory.pages.num_free
+
+    @property
+    def num_free_state_slots(self) -> int:
+        """Recurrent-state slots that hold nothing, of `plan.options.num_state_slots`."""
+        return 0 if self._memory.slots is None else self._memory.slots.slots.num_free
 
     @property
     def has_work(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ninfer.artifact.header import blake2b
 from ninfer.backends.options import RuntimeOptions
+from ninfer.cache import StateLayout
 from ninfer.engine.config import EngineConfig
 from ninfer.models.batch import PAGE_TOKENS
 
@@ -30,11 +31,32 @@ class MemoryItem:
     estimate: bool
 
 
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """How sequences keep recurrent state: `layout` for each, and besides at most `max_snapshots` slots of snapshots."""
+
+    layout: StateLayout = field(default_factory=StateLayout)
+    max_snapshots: int = 0
+
+    def num_slots(self, max_concurrency: int) -> int:
+        """Slots of an engine with so many lanes."""
+        return max_concurrency * self.layout.slots_per_sequence + self.max_snapshots
+
+    def num_journals(self, max_concurrency: int) -> int:
+        """Journals of an engine with so many lanes, of `journal_rows` rows each."""
+        return max_concurrency * self.layout.journals_per_sequence
+
+    @property
+    def journal_rows(self) -> int:
+        return self.layout.verify_rows if self.layout.journals_per_sequence else 0
+
+
 @dataclass(frozen=True)
 class EnginePlan:
     """What an engine will run and allocate. `num_pages` pages of 64 tokens always hold at least one full context.
 
-    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and one per other running sequence.
+    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and one per other running sequence. `state`
+    is None for models without recurrent state.
     """
 
     config: EngineConfig
@@ -49,6 +71,7 @@ class EnginePlan:
     options: RuntimeOptions
     memory: tuple[MemoryItem, ...]
     choices: tuple[Choice, ...]
+    state: StatePlan | None = None
 
     @property
     def kv_capacity(self) -> int:

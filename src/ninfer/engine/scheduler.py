@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ninfer.cache import PageAllocator, pages_for
+from ninfer.cache import TokenMemory
 from ninfer.engine.sequence import Sequence
 
 
@@ -28,13 +28,14 @@ class StepPlan:
 class Scheduler:
     """Waiting and running sequences.
 
-    A sequence is admitted when a lane is free and its whole need of pages can be claimed; the queue never overtakes, so
-    a large request waits for running ones to end and nothing waits for ever. Running sequences always have their
-    memory. A step has one row per decoding sequence, and `prefill_chunk` rows for prompts, oldest request first.
+    A sequence is admitted when a lane is free and its whole need of token memory can be claimed; the queue never
+    overtakes, so a large request waits for running ones to end and nothing waits for ever. Running sequences always
+    have their memory. A step has one row per decoding sequence, and `prefill_chunk` rows for those with more tokens to
+    compute, oldest request first.
     """
 
-    def __init__(self, allocator: PageAllocator, *, max_concurrency: int, prefill_chunk: int) -> None:
-        self._allocator = allocator
+    def __init__(self, memory: TokenMemory, *, max_concurrency: int, prefill_chunk: int) -> None:
+        self._memory = memory
         self._max_concurrency = max_concurrency
         self._prefill_chunk = prefill_chunk
         self._waiting: deque[Sequence] = deque()
@@ -63,12 +64,18 @@ class Scheduler:
     def admit(self) -> None:
         """Move waiting sequences to running while the first of them fits."""
         while self._waiting and len(self._running) < self._max_concurrency:
-            if pages_for(self._waiting[0].state_tokens) > self._allocator.num_claimable:
+            if not self._memory.has_room(self._waiting[0].state_tokens):
                 return
             sequence = self._waiting.popleft()
-            sequence.admit(self._allocator)
+            sequence.admit(self._memory)
             self._running.append(sequence)
             self._steady = None
+
+    def roll_back(self, plan: StepPlan) -> None:
+        """Undo a step that did not come to its commit; its tokens, or more, are scheduled again."""
+        for scheduled in plan.scheduled:
+            scheduled.sequence.state.rollback()
+        self._steady = None
 
     def plan(self) -> StepPlan:
         """The next step; it is empty only when nothing runs.
@@ -77,11 +84,12 @@ class Scheduler:
         """
         if self._steady is not None:
             return self._steady
-        scheduled = [ScheduledRows(s, 1, True) for s in self._running if s.num_output]
+        decoding = [s.num_output > 0 and s.num_pending == 1 for s in self._running]
+        scheduled = [ScheduledRows(s, 1, True) for s, decodes in zip(self._running, decoding, strict=True) if decodes]
         num_decoding = len(scheduled)
         budget = self._prefill_chunk
-        for sequence in self._running:
-            if not sequence.num_output and budget:
+        for sequence, decodes in zip(self._running, decoding, strict=True):
+            if not decodes and budget:
                 pending = sequence.num_pending
                 count = min(pending, budget)
                 budget -= count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.cache import PageAllocator, SequenceState
+from ninfer.cache import SequenceState, TokenMemory
 from ninfer.decoding import TokenHistory, fresh_seed
 from ninfer.engine.output import TextOutput
 from ninfer.engine.request import GenerationRequest
@@ -64,12 +64,15 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Known tokens that are not computed yet: the rest of the prompt, or the last completion token."""
+        """Known tokens that are not computed yet: the rest of the prompt, or the last completion token.
+
+        All of them, where a failed step took the recurrent state with it (`SequenceState.rollback`).
+        """
         return self.length - self.state.committed
 
-    def admit(self, allocator: PageAllocator) -> None:
+    def admit(self, memory: TokenMemory) -> None:
         """Claim memory for the whole request."""
-        self._state = SequenceState(allocator, self.state_tokens)
+        self._state = memory.new_sequence(self.state_tokens)
         self.tokens = np.empty(self.num_prompt + self.limit, dtype=np.int32)
         self.tokens[: self.num_prompt] = self.request.prompt_ids
         self.timeline.admitted_ns = now_ns()

@@ -39,7 +39,8 @@ class StepLoop:
     def step(self) -> list[GenerationEvent]:
         """One step; the events it gave, in row order.
 
-        A BackendError of the forward ends the sequences of the step; any other exception leaves the step undone.
+        A BackendError of the forward ends the sequences of the step; any other exception leaves the step undone. What
+        the forward wrote over by then (`SequenceState.rollback`) is computed again.
         """
         self._scheduler.admit()
         plan = self._scheduler.plan()
@@ -52,8 +53,7 @@ class StepLoop:
         except BackendError as error:
             return [self.fail(scheduled.sequence, error) for scheduled in plan.scheduled]
         except BaseException:
-            for scheduled in plan.scheduled:
-                scheduled.sequence.state.rollback()
+            self._scheduler.roll_back(plan)
             raise
         return self._commit(plan, logits)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
 from ninfer.engine.config import EngineConfig
-from ninfer.engine.plan import EnginePlan
+from ninfer.engine.plan import EnginePlan, StatePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
@@ -29,6 +29,7 @@ def make_plan(
     prefill_chunk: int = 64,
     max_concurrency: int = 4,
     end_token_ids: tuple[int, ...] = (),
+    state: StatePlan | None = None,
 ) -> EnginePlan:
     """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes."""
     if num_pages is None:
@@ -44,10 +45,16 @@ def make_plan(
         prefill_chunk=prefill_chunk,
         max_concurrency=max_concurrency,
         options=RuntimeOptions(
-            num_pages=num_pages, max_rows=prefill_chunk + max_concurrency - 1, max_logit_rows=max_concurrency
+            num_pages=num_pages,
+            max_rows=prefill_chunk + max_concurrency - 1,
+            max_logit_rows=max_concurrency,
+            num_state_slots=0 if state is None else state.num_slots(max_concurrency),
+            num_journals=0 if state is None else state.num_journals(max_concurrency),
+            journal_rows=0 if state is None else state.journal_rows,
         ),
         memory=(),
         choices=(),
+        state=state,
     )
 
 
@@ -61,7 +68,15 @@ class FormulaModel:
 
     def __init__(self, plan: EnginePlan) -> None:
         options = plan.options
-        self._limits = BatchLimits(plan.vocab_size, options.max_rows, options.max_logit_rows, options.num_pages)
+        self._limits = BatchLimits(
+            plan.vocab_size,
+            options.max_rows,
+            options.max_logit_rows,
+            options.num_pages,
+            options.num_state_slots,
+            options.num_journals,
+            options.journal_rows,
+        )
         shape = (plan.num_pages, PAGE_TOKENS)
         self._tokens: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
         self._positions: npt.NDArray[np.int64] = np.full(shape, -1, dtype=np.int64)
@@ -95,9 +110,77 @@ class FormulaModel:
         return self._tokens[pages, positions % PAGE_TOKENS]
 
 
+class RecurrentFormulaModel(FormulaModel):
+    """A `FormulaModel` that also keeps what recurrent layers would.
+
+    A slot has the digest of the tokens before it, a journal the tokens of some rows; both know their position. At the
+    end of a sequence's rows the digest must be that of the tokens in its pages: a wrong slot, a state that was not
+    reset, a stale one or a wrong replay is an InvariantError.
+    """
+
+    def __init__(self, plan: EnginePlan) -> None:
+        super().__init__(plan)
+        self._slots: list[tuple[int, int] | None] = [None] * plan.options.num_state_slots
+        self._journals: list[tuple[int, list[int]] | None] = [None] * plan.options.num_journals
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        logits = super().forward(batch)
+        # Whatever a step reads is read before anything is saved.
+        before = [self._state_before(rows) for rows in batch.sequences]
+        for rows, state in zip(batch.sequences, before, strict=True):
+            self._advance(rows, state, batch.token_ids[rows.start : rows.start + rows.count].tolist())
+        return logits
+
+    def _state_before(self, rows: SequenceRows) -> tuple[int, int]:
+        """(tokens, digest) after the replay."""
+        access = rows.state
+        if access is None:
+            raise InvariantError("rows without state access")
+        state = (0, 0) if access.read is None else self._slots[access.read]
+        if state is None:
+            raise InvariantError(f"state slot {access.read} is read and was never saved to")
+        num_tokens, digest = state
+        if access.replay is not None:
+            journal, count = access.replay
+            kept = self._journals[journal]
+            if kept is None or kept[0] != num_tokens or len(kept[1]) < count:
+                raise InvariantError(f"{count} rows from {num_tokens} on replayed of journal {journal} with {kept}")
+            for token in kept[1][:count]:
+                digest = advance_digest(digest, token)
+            num_tokens += count
+        if num_tokens != rows.position:
+            raise InvariantError(f"the state after {num_tokens} tokens used at position {rows.position}: {access}")
+        return num_tokens, digest
+
+    def _advance(self, rows: SequenceRows, state: tuple[int, int], tokens: list[int]) -> None:
+        access = rows.state
+        if access is None:
+            raise InvariantError("rows without state access")
+        position, digest = state
+        digests = [digest]
+        for token in tokens:
+            digests.append(advance_digest(digests[-1], token))
+        if digests[-1] != formula_digest(self._read(rows, position + rows.count)):
+            raise InvariantError(f"the state at position {position + rows.count} is not that of its tokens: {access}")
+        for count, slot in access.saves:
+            self._slots[slot] = (position + count, digests[count])
+        if access.journal is not None:
+            self._journals[access.journal] = (position, tokens)
+
+
+def advance_digest(digest: int, token: int) -> int:
+    """The digest of some tokens and one more."""
+    return (digest + token + 1) * _GENERATOR % _PRIME
+
+
+def formula_digest(tokens: npt.NDArray[np.int64]) -> int:
+    """`advance_digest` over all tokens, from 0."""
+    return int(((tokens + 1) * _powers(len(tokens))[::-1] % _PRIME).sum() % _PRIME)
+
+
 def formula_logits(tokens: npt.NDArray[np.int64], vocab_size: int) -> npt.NDArray[np.float32]:
     """The logits `[V]` of `FormulaModel` after `tokens`: evenly spread in [0, 8), different for every prefix."""
-    digest = int(((tokens + 1) * _powers(len(tokens))).sum() % _PRIME)
+    digest = formula_digest(tokens)
     ids = np.arange(1, vocab_size + 1, dtype=np.uint64)
     mixed = (ids * np.uint64(2654435761) ^ np.uint64(digest)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
@@ -148,8 +231,8 @@ class ScriptedModel:
 class FaultyModel:
     """Another model with faults: each mapping is keyed by the index of the forward call, from 0.
 
-    sleep_s: seconds that every call takes longer. raise_at: exceptions raised instead of running. replace_at: (logit
-    row, value) whose first logit becomes `value`: NaN, infinity, anything.
+    sleep_s: seconds that every call takes longer. raise_at: exceptions raised instead of running; raise_after: when the
+    step is done. replace_at: (logit row, value) whose first logit becomes `value`: NaN, infinity, anything.
     """
 
     def __init__(
@@ -158,11 +241,13 @@ class FaultyModel:
         *,
         sleep_s: float = 0.0,
         raise_at: Mapping[int, BaseException] | None = None,
+        raise_after: Mapping[int, BaseException] | None = None,
         replace_at: Mapping[int, tuple[int, float]] | None = None,
     ) -> None:
         self._model = model
         self._sleep_s = sleep_s
         self._raise_at = raise_at or {}
+        self._raise_after = raise_after or {}
         self._replace_at = replace_at or {}
         self.num_calls = 0
 
@@ -174,6 +259,8 @@ class FaultyModel:
         if call in self._raise_at:
             raise self._raise_at[call]
         logits = self._model.forward(batch)
+        if call in self._raise_after:
+            raise self._raise_after[call]
         if call in self._replace_at:
             row, value = self._replace_at[call]
             logits[row, 0] = value
