@@ -49,12 +49,16 @@ class ConfigError(NInferError):
 
 
 class CapacityError(ConfigError):
-    """What was asked does not fit in memory; `largest` is the largest value of `field` that does (None if none)."""
+    """What was asked does not fit in memory: it takes `needed` bytes.
 
-    def __init__(self, message: str, *, field: str, largest: int | None) -> None:
+    `largest` is the largest value of `field` that does fit, None if none.
+    """
+
+    def __init__(self, message: str, *, field: str, largest: int | None, needed: int) -> None:
         super().__init__(message)
         self.field = field
         self.largest = largest
+        self.needed = needed
 
 
 class UnsupportedError(NInferError):

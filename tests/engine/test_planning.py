@@ -21,7 +21,7 @@ from ninfer.errors import ArtifactError, CapacityError, ConfigError, Unsupported
 GIB = 2**30
 MIB = 2**20
 WEIGHTS = 100 * MIB
-LARGE_WEIGHTS = 500 * MIB
+LARGE_WEIGHTS = 2400 * MIB
 PAGE = 1 * MIB
 ROW = 1000
 LOGIT_ROW = 4 * 5000
@@ -148,14 +148,48 @@ def test_without_huge_pages_weights_stay_mapped() -> None:
 
 
 def test_weights_too_large_to_copy_stay_mapped() -> None:
-    """The copy may take 80 % of what is available; 500 MiB of weights, 100 MiB of other things at most."""
+    """The copy may take three quarters of what is available."""
     artifact = replace(ARTIFACT, weights=LARGE_WEIGHTS)
     config = EngineConfig(max_context=64, prefill_chunk=1)
-    border = LARGE_WEIGHTS * 10 // 8
+    border = LARGE_WEIGHTS * 4 // 3
     assert plan(config, artifact, with_available(border)).options.weights_memory == "huge"
     made = plan(config, artifact, with_available(border - 1))
     assert made.options.weights_memory == "mapped"
     assert f"{LARGE_WEIGHTS} of {border - 1} available" in reasons(made)["weights_memory"][1]
+    assert "counted as if the whole file stays in memory" in reasons(made)["weights_memory"][1]
+
+
+def test_a_copy_leaves_the_margin_beside_the_rest() -> None:
+    enough = total(2048, 32) + MARGIN_BYTES
+    assert plan(hardware=with_available(enough)).options.weights_memory == "huge"
+    made = plan(hardware=with_available(enough - 1))
+    assert made.options.weights_memory == "mapped"
+    assert "leaves no margin" in reasons(made)["weights_memory"][1]
+
+
+def test_twenty_gigabytes_of_weights_in_24_gib_stay_mapped() -> None:
+    artifact = replace(ARTIFACT, weights=20 * 10**9)
+    made = plan(artifact=artifact, hardware=replace(MACHINE, total_bytes=24 * GIB, available_bytes=23 * GIB))
+    assert made.options.weights_memory == "mapped"
+
+
+def test_mapped_weights_need_memory_unless_the_operator_says_otherwise() -> None:
+    """They are read in every step, so a plan of its own accord counts them; asked for, it says what is missing."""
+    all_bytes = total(2048, 32)
+    hardware = with_available(all_bytes - WEIGHTS)
+    with pytest.raises(CapacityError) as caught:
+        plan(hardware=hardware)
+    assert caught.value.needed == all_bytes
+    advice = f"weights_memory=mapped would run, but read at least {WEIGHTS} bytes from the file in every step"
+    assert str(caught.value).endswith(f"; no value fits; {advice}")
+    mapped = EngineConfig(weights_memory="mapped")
+    made = plan(mapped, hardware=hardware)
+    assert made.total_bytes == all_bytes
+    assert f"{WEIGHTS} bytes of the weights find no memory" in reasons(made)["weights_memory"][1]
+    assert "weights_memory" not in reasons(plan(mapped, hardware=with_available(all_bytes)))
+    with pytest.raises(CapacityError) as caught:
+        plan(mapped, hardware=with_available(all_bytes - WEIGHTS - 1))
+    assert caught.value.needed == all_bytes - WEIGHTS
 
 
 def test_an_instruction_set_that_this_cpu_lacks_is_refused() -> None:
@@ -245,8 +279,9 @@ def test_a_capacity_for_a_context_that_does_not_fit_either_blames_the_context() 
 
 def test_a_model_that_does_not_fit_at_all_has_no_largest_value() -> None:
     with pytest.raises(CapacityError, match="no value fits") as caught:
-        plan(hardware=with_available(WEIGHTS))
+        plan(hardware=with_available(WEIGHTS // 2))
     assert caught.value.largest is None
+    assert "mapped" not in str(caught.value), "what is left would not even hold the rest"
 
 
 def test_a_plan_is_json() -> None:

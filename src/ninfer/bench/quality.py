@@ -259,6 +259,7 @@ def _without_logits(
             f"available; a context below {largest} leaves room for a model",
             field="context",
             largest=largest,
+            needed=needed,
         )
     return replace(hardware, available_bytes=hardware.available_bytes - needed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from ninfer.cli.exit_codes import ExitCode
 from ninfer.cli.fields import field_options, field_values
 from ninfer.cli.models import find_model
 from ninfer.cli.output import bytes_text, complain, write_answer, write_json
-from ninfer.engine import EngineConfig, EnginePlan, detect_hardware, plan_engine
+from ninfer.engine import EngineConfig, EnginePlan, detect_hardware, largest_contexts, plan_engine
 from ninfer.errors import CapacityError
 
 
@@ -19,33 +20,41 @@ from ninfer.errors import CapacityError
 @field_options(EngineConfig)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: fits, and the plan or the largest value.")
 def command(model: str, as_json: bool, **settings: Any) -> int:
-    """Show what would run and allocate, byte by byte, without allocating it.
+    """Show what would run and allocate, byte by byte, without allocating it, and the largest context that fits.
 
-    Settings that need more memory than is available end with exit code 3 and name the largest value that fits.
+    Settings that need more memory than is available end with exit code 3 and name the largest value that fits. Page
+    cache counts as available, and weights count as memory even where they stay mapped: every step reads all of them.
     """
     from ninfer.artifact import Artifact
 
     config = EngineConfig(**field_values(EngineConfig, settings))
     hardware = detect_hardware()
-    try:
-        with Artifact.open(find_model(model)) as artifact:
+    with Artifact.open(find_model(model)) as artifact:
+        largest = largest_contexts(config, artifact, hardware)
+        facts = {"largest_max_context": largest, "hardware": hardware.to_dict()}
+        try:
             plan = plan_engine(config, artifact, hardware)
-    except CapacityError as error:
-        if as_json:
-            write_json({"fits": False, "field": error.field, "largest": error.largest, "hardware": hardware.to_dict()})
-        complain(str(error))
-        return ExitCode.DOES_NOT_FIT
+        except CapacityError as error:
+            if as_json:
+                refusal = {"field": error.field, "largest": error.largest, "needed_bytes": error.needed}
+                write_json({"fits": False, **refusal, **facts})
+            complain(str(error))
+            return ExitCode.DOES_NOT_FIT
     if as_json:
-        write_json({"fits": True, "plan": plan.to_dict(), "hardware": hardware.to_dict()})
+        write_json({"fits": True, "plan": plan.to_dict(), **facts})
     else:
-        write_answer(render(plan, hardware.available_bytes))
+        write_answer(render(plan, hardware.available_bytes, largest))
     return ExitCode.OK
 
 
-def render(plan: EnginePlan, available_bytes: int) -> str:
+def render(plan: EnginePlan, available_bytes: int, largest: Mapping[str, int | None]) -> str:
     """The plan as text: memory, then what will run, then the reasons of automatic choices."""
     options = plan.options
-    rows = [(f"{item.name}{' (estimate)' if item.estimate else ''}", item.num_bytes) for item in plan.memory]
+    rows = [
+        (f"{item.name}{' (estimate)' if item.estimate else ''}", item.num_bytes)
+        for item in plan.memory
+        if item.num_bytes  # a model without recurrent layers has no bytes of state
+    ]
     rows += [("all", plan.total_bytes), ("available", available_bytes)]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {bytes_text(count)}" for name, count in rows]
@@ -54,6 +63,8 @@ def render(plan: EnginePlan, available_bytes: int) -> str:
         "max_context": f"{plan.max_context} tokens",
         "kv_capacity": f"{plan.kv_capacity} tokens in {plan.num_pages} pages",
         "kv_dtype": options.kv_format,
+        "largest max_context": ", ".join(f"{value or 'none'} with {name} KV" for name, value in largest.items()),
+        **_state_facts(plan),
         "prefill_chunk": f"{plan.prefill_chunk} tokens",
         "max_concurrency": f"{plan.max_concurrency}",
         "numerics": options.numerics,
@@ -68,3 +79,11 @@ def render(plan: EnginePlan, available_bytes: int) -> str:
         lines.append(f"{name:<{width}}  {value}{reason}")
     lines += ["", f"{'digest':<{width}}  {plan.digest}"]
     return "\n".join(lines) + "\n"
+
+
+def _state_facts(plan: EnginePlan) -> dict[str, str]:
+    if plan.state is None:
+        return {}
+    options = plan.options
+    slots = f"{options.num_state_slots} slots, {options.num_journals} journals of {options.journal_rows} rows"
+    return {"state": slots, "rollback": plan.state.layout.rollback}

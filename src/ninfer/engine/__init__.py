@@ -9,7 +9,7 @@ from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.hardware import Hardware, detect_hardware
 from ninfer.engine.loading import load_engine
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
-from ninfer.engine.planning import plan_engine
+from ninfer.engine.planning import largest_contexts, plan_engine
 from ninfer.engine.request import GenerationRequest, StopRules
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "MemoryItem",
     "StopRules",
     "detect_hardware",
+    "largest_contexts",
     "load_engine",
     "plan_engine",
 ]

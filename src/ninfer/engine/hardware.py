@@ -13,7 +13,8 @@ from ninfer.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """available_bytes: memory that can be allocated now without swapping; page cache counts as available.
+    """available_bytes: memory that can be allocated now without swapping. Page cache counts as available, so pages of a
+    model file that are cached already are not counted twice when the file is mapped.
 
     total_bytes: memory of the machine, or of the control group if that is less. cpus: CPUs this process may run on.
     huge_pages: whether memory can have transparent huge pages. isas: instruction sets of the native backend that
@@ -66,9 +67,9 @@ def _meminfo(root: Path) -> dict[str, int]:
 def _cgroup_limits(root: Path) -> list[tuple[int, int]]:
     """(limit, bytes in use that cannot be reclaimed) of each control group version that sets a limit here."""
     found = []
-    for folder, limit_file, used_file, reclaimable in (
-        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for folder, limit_file, used_file, prefix in (
+        ("sys/fs/cgroup", "memory.max", "memory.current", ""),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         try:
             limit = (root / folder / limit_file).read_text(encoding="ascii").strip()
@@ -78,7 +79,8 @@ def _cgroup_limits(root: Path) -> list[tuple[int, int]]:
             continue  # this version of control groups is not mounted, or sets no limit here
         if limit != "max":
             caches = dict(line.split() for line in stat.splitlines())
-            found.append((int(limit), used - int(caches.get(reclaimable, "0"))))
+            cached = sum(int(caches.get(f"{prefix}{kind}_file", "0")) for kind in ("inactive", "active"))
+            found.append((int(limit), used - cached))
     return found
 
 

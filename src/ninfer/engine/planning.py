@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from ninfer import models
 from ninfer.backends.cpu.weights_memory import obstacle_to_copy
-from ninfer.backends.options import RuntimeOptions, WeightsMemory
+from ninfer.backends.options import KVFormat, RuntimeOptions, WeightsMemory
 from ninfer.cache import pages_for
 from ninfer.engine.config import MAX_THREADS, EngineConfig
 from ninfer.engine.hardware import Hardware
-from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
+from ninfer.engine.plan import Choice, EnginePlan, MemoryItem, StatePlan
+from ninfer.engine.state_planning import plan_state
 from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
-from ninfer.models.registry import read_config
+from ninfer.models.registry import ModelConfig, read_config
+from ninfer.models.state import state_sizes
 
 DEFAULT_CONTEXT = 2048
 
@@ -54,11 +56,18 @@ def plan_engine(
     artifact: PlannableArtifact,
     hardware: Hardware,
     *,
+    verify_rows: int = 1,
+    snapshot_bytes: int = 0,
     plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
-    `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests bring their own.
+    verify_rows: most rows of a step of which a part may be kept; 1 without speculation. snapshot_bytes: what snapshots
+    of recurrent state may take. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by
+    name; tests bring their own.
+
+    A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
+    with `weights_memory` set to mapped it may be short of those: it says by how much.
     ConfigError for settings that contradict the model; CapacityError, with the largest value that fits, when the plan
     needs more than `hardware.available_bytes`; the errors of `models.read_config` and `plan_memory`.
     """
@@ -66,12 +75,15 @@ def plan_engine(
     max_context, context_choice = _max_context(config, facts.max_position)
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
-    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped")
+    state, state_choice = _state(facts, verify_rows, snapshot_bytes)
+    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state)
     weights_memory, weights_choice = _weights_memory(draft, max_context)
     sizing = replace(draft, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context)
+    if weights_choice is None:
+        weights_choice = _shortage(sizing, max_context, num_pages)
     prefill_chunk, chunk_choice = _prefill_chunk(config, max_context)
-    choices = (context_choice, pages_choice, chunk_choice, threads_choice, weights_choice, isa_choice)
+    choices = (context_choice, pages_choice, chunk_choice, threads_choice, weights_choice, state_choice, isa_choice)
     return EnginePlan(
         config=config,
         architecture=artifact.architecture,
@@ -85,7 +97,30 @@ def plan_engine(
         options=sizing.options(max_context, num_pages),
         memory=sizing.memory(max_context, num_pages),
         choices=tuple(choice for choice in choices if choice is not None),
+        state=state,
     )
+
+
+def largest_contexts(
+    config: EngineConfig,
+    artifact: PlannableArtifact,
+    hardware: Hardware,
+    *,
+    plan_memory: MemoryPlanner = models.plan_memory,
+) -> dict[str, int | None]:
+    """By KV format the largest `max_context` that `plan_engine` accepts, all other settings as they are.
+
+    With one full context of KV memory, and never more than the model was trained for. None if nothing fits.
+    """
+    facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
+    threads, isa = _threads(config, hardware)[0], _isa(config, hardware)[0]
+    state, _ = _state(facts, 1, 0)
+    found: dict[str, int | None] = {}
+    for kv_dtype in get_args(KVFormat):
+        one = replace(config, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto")
+        sizing = _Sizing(one, artifact, hardware, plan_memory, threads, isa, "mapped", state)
+        found[kv_dtype] = sizing.largest_context(facts.max_position)
+    return found
 
 
 @dataclass(frozen=True)
@@ -99,9 +134,10 @@ class _Sizing:
     threads: int
     isa: str
     weights_memory: WeightsMemory
+    state: StatePlan | None
 
     def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
-        config = self.config
+        config, state = self.config, self.state
         return RuntimeOptions(
             numerics=config.numerics,
             kv_format=config.kv_dtype,
@@ -109,6 +145,9 @@ class _Sizing:
             # A prefill chunk, and one row for each sequence that decodes meanwhile.
             max_rows=_prefill_chunk(config, max_context)[0] + config.max_concurrency - 1,
             max_logit_rows=config.max_concurrency,
+            num_state_slots=0 if state is None else state.num_slots(config.max_concurrency),
+            num_journals=0 if state is None else state.num_journals(config.max_concurrency),
+            journal_rows=0 if state is None else state.journal_rows,
             threads=self.threads,
             isa=self.isa,
             weights_memory=self.weights_memory,
@@ -128,11 +167,23 @@ class _Sizing:
         items.append(MemoryItem("interpreter and libraries", RUNTIME_ESTIMATE_BYTES, True))
         return tuple(items)
 
-    def total(self, max_context: int, num_pages: int) -> int:
-        return sum(item.num_bytes for item in self.memory(max_context, num_pages))
+    def needed(self, max_context: int, num_pages: int) -> int:
+        """Bytes that must be available: all, but for weights that were asked to stay mapped and can be read again."""
+        items = self.memory(max_context, num_pages)
+        optional = "weights" if self.config.weights_memory == "mapped" else None
+        return sum(item.num_bytes for item in items if item.name != optional)
 
     def fits(self, max_context: int, num_pages: int, margin: int = 0) -> bool:
-        return self.total(max_context, num_pages) + margin <= self.hardware.available_bytes
+        return self.needed(max_context, num_pages) + margin <= self.hardware.available_bytes
+
+    def largest_context(self, most: int) -> int | None:
+        """The largest context up to `most` that fits with the pages of one; None if none does."""
+
+        def fits(context: int) -> bool:
+            return self.fits(context, pages_for(context))
+
+        shortest = 2
+        return _largest(fits, shortest, most) if most >= shortest and fits(shortest) else None
 
 
 def _max_context(config: EngineConfig, trained: int) -> tuple[int, Choice | None]:
@@ -159,7 +210,7 @@ def _num_pages(sizing: _Sizing, max_context: int) -> tuple[int, Choice | None]:
             return num_pages, None
         if sizing.fits(max_context, least):
             largest = _largest(lambda pages: sizing.fits(max_context, pages), least, num_pages)
-            raise _capacity_error(sizing, max_context, num_pages, "kv_capacity", capacity, largest * PAGE_TOKENS)
+            raise _capacity_error(sizing, max_context, capacity, largest * PAGE_TOKENS)
     elif sizing.fits(max_context, least):
         lanes = sizing.config.max_concurrency
         num_pages, reason = least * lanes, f"{lanes} x max_context"
@@ -169,12 +220,7 @@ def _num_pages(sizing: _Sizing, max_context: int) -> tuple[int, Choice | None]:
             reason = f"what fits in the memory that is available, of {lanes} x max_context"
         return num_pages, Choice("kv_capacity", num_pages * PAGE_TOKENS, reason)
 
-    def context_fits(context: int) -> bool:
-        return sizing.fits(context, pages_for(context))
-
-    shortest = 2
-    largest_context = _largest(context_fits, shortest, max_context) if context_fits(shortest) else None
-    raise _capacity_error(sizing, max_context, least, "max_context", max_context, largest_context)
+    raise _context_error(sizing, max_context)
 
 
 def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
@@ -188,15 +234,37 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def _capacity_error(
-    sizing: _Sizing, max_context: int, num_pages: int, field: str, value: int, largest: int | None
-) -> CapacityError:
-    needed, available = sizing.total(max_context, num_pages), sizing.hardware.available_bytes
-    advice = "no value fits" if largest is None else f"the largest {field} that fits is {largest}"
+def _capacity_error(sizing: _Sizing, max_context: int, capacity: int, largest: int) -> CapacityError:
+    needed, available = sizing.needed(max_context, pages_for(capacity)), sizing.hardware.available_bytes
     return CapacityError(
-        f"{field} {value} needs {needed} bytes of memory and {available} are available; {advice}",
-        field=field,
+        f"kv_capacity {capacity} needs {needed} bytes of memory and {available} are available; the largest kv_capacity "
+        f"that fits is {largest}",
+        field="kv_capacity",
         largest=largest,
+        needed=needed,
+    )
+
+
+def _context_error(sizing: _Sizing, max_context: int) -> CapacityError:
+    """Names the largest context by KV format, and what could be given up if none fits."""
+    needed, available = sizing.needed(max_context, pages_for(max_context)), sizing.hardware.available_bytes
+    largest: dict[str, int | None] = {}
+    for kv_dtype in get_args(KVFormat):
+        other = replace(sizing, config=replace(sizing.config, kv_dtype=kv_dtype))
+        largest[kv_dtype] = other.largest_context(max_context)
+    words = [f"{value or 'none'} with {kv_dtype} KV" for kv_dtype, value in largest.items()]
+    advice = f"the largest max_context that fits is {' and '.join(words)}"
+    if not any(largest.values()):
+        advice = "no value fits"
+        mapped = replace(sizing, config=replace(sizing.config, weights_memory="mapped"))
+        if sizing.config.weights_memory == "auto" and mapped.fits(max_context, pages_for(max_context)):
+            short = needed - available
+            advice += f"; weights_memory=mapped would run, but read at least {short} bytes from the file in every step"
+    return CapacityError(
+        f"max_context {max_context} needs {needed} bytes of memory and {available} are available; {advice}",
+        field="max_context",
+        largest=largest[sizing.config.kv_dtype],
+        needed=needed,
     )
 
 
@@ -225,12 +293,34 @@ def _isa(config: EngineConfig, hardware: Hardware) -> tuple[str, Choice | None]:
 def _weights_memory(sizing: _Sizing, max_context: int) -> tuple[WeightsMemory, Choice | None]:
     if sizing.config.weights_memory != "auto":
         return sizing.config.weights_memory, None
-    options = sizing.options(max_context, pages_for(max_context))
+    num_pages = pages_for(max_context)
     obstacle = obstacle_to_copy(
-        sizing.plan_memory(sizing.artifact, options)["weights"],
+        sizing.plan_memory(sizing.artifact, sizing.options(max_context, num_pages))["weights"],
         huge_pages=sizing.hardware.huge_pages,
         available_bytes=sizing.hardware.available_bytes,
     )
     if obstacle:
-        return "mapped", Choice("weights_memory", "mapped", obstacle)
+        return "mapped", Choice("weights_memory", "mapped", f"{obstacle}; counted as if the whole file stays in memory")
+    if not sizing.fits(max_context, num_pages, MARGIN_BYTES):
+        reason = "a copy of the weights leaves no margin beside the rest; counted as if the whole file stays in memory"
+        return "mapped", Choice("weights_memory", "mapped", reason)
     return "huge", Choice("weights_memory", "huge", "huge pages are read faster, and a copy of the weights fits")
+
+
+def _shortage(sizing: _Sizing, max_context: int, num_pages: int) -> Choice | None:
+    """What a plan has to say whose mapped weights do not fit beside the rest."""
+    items = sizing.memory(max_context, num_pages)
+    short = sum(item.num_bytes for item in items) - sizing.hardware.available_bytes
+    if short <= 0:
+        return None
+    reason = (
+        f"beside the rest, {short} bytes of the weights find no memory; every step reads at least those from the file"
+    )
+    return Choice("weights_memory", sizing.weights_memory, reason)
+
+
+def _state(facts: ModelConfig, verify_rows: int, snapshot_bytes: int) -> tuple[StatePlan | None, Choice | None]:
+    sizes = state_sizes(facts)
+    if sizes is None:
+        return None, None
+    return plan_state(sizes, verify_rows=verify_rows, snapshot_bytes=snapshot_bytes)

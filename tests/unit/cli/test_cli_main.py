@@ -11,7 +11,7 @@ from ninfer.cli.exit_codes import ExitCode, exit_code_of
 from ninfer.cli.lazy import LazyGroup
 
 ENDINGS = [
-    (errors.CapacityError("too big", field="kv_capacity", largest=64), ExitCode.DOES_NOT_FIT),
+    (errors.CapacityError("too big", field="kv_capacity", largest=64, needed=9), ExitCode.DOES_NOT_FIT),
     (errors.ConfigError("contradicting settings"), ExitCode.USAGE),
     (errors.RequestError("bad value"), ExitCode.USAGE),
     (errors.ArtifactError("truncated", file="m.ninfer", field="header"), ExitCode.BAD_FILE),

@@ -19,15 +19,18 @@ from ninfer.errors import ConfigError
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMINFO = Path("/proc/meminfo")
 
-LARGEST_COPY_SHARE = 0.8
-"""Of the available memory: weights above it are not copied automatically, because the copy could not be reclaimed."""
+LARGEST_COPY_SHARE = 0.75
+"""Of the available memory: weights above it are not copied automatically, because the copy could not be reclaimed, and
+while it is made the file competes with it for memory."""
 
 
-def obstacle_to_copy(nbytes: int, *, huge_pages: bool, available_bytes: int | None) -> str:
+def obstacle_to_copy(
+    nbytes: int, *, huge_pages: bool, available_bytes: int | None, share: float = LARGEST_COPY_SHARE
+) -> str:
     """Why weights of this size stay mapped when nobody says otherwise; empty if they are copied."""
     if not huge_pages:
         return "this system has no transparent huge pages, so a copy would gain nothing"
-    if available_bytes is not None and nbytes > LARGEST_COPY_SHARE * available_bytes:
+    if available_bytes is not None and nbytes > share * available_bytes:
         return f"a copy of the weights would take {nbytes} of {available_bytes} available bytes"
     return ""
 
@@ -39,7 +42,8 @@ def choose_weights_memory(mode: WeightsMemory, nbytes: int) -> str:
     """
     if mode == "mapped":
         return "mapped"
-    obstacle = obstacle_to_copy(nbytes, huge_pages=_huge_pages(), available_bytes=available_bytes())
+    share = 1.0 if mode == "huge" else LARGEST_COPY_SHARE
+    obstacle = obstacle_to_copy(nbytes, huge_pages=_huge_pages(), available_bytes=available_bytes(), share=share)
     if obstacle and mode == "huge":
         raise ConfigError(f"weights_memory=huge cannot be had: {obstacle}; use auto or mapped")
     return "mapped" if obstacle else "huge"
