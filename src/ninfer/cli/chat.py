@@ -16,6 +16,7 @@ from ninfer.cli.generation import engine_config, generation_options, make_reques
 from ninfer.cli.output import complain, notice, write_answer
 from ninfer.cli.prompt import PromptMessages, require_template
 from ninfer.cli.session import Session, open_session
+from ninfer.cli.template_variables import Variables, check_variables, pop_variables, template_options
 from ninfer.decoding import SamplingParams
 from ninfer.errors import RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, now_ns
@@ -31,6 +32,7 @@ PROMPT = "> "
 @click.command("chat")
 @click.argument("model")
 @click.option("--system", metavar="TEXT", help="The system message; otherwise the template's own.")
+@template_options
 @generation_options
 def command(
     model: str, system: str | None, greedy: bool, stop: tuple[str, ...], max_new: int | None, **settings: Any
@@ -43,14 +45,16 @@ def command(
 
     Sampling is chosen as for `ninfer run`.
     """
+    variables = pop_variables(settings)
     with open_session(model, engine_config(settings)) as session:
-        require_template(session.template)
+        check_variables(variables, require_template(session.template))
         conversation = Conversation(
             session,
             sampling=session_sampling(session, settings, greedy=greedy),
             stop=stop,
             max_new=max_new,
             system=system,
+            variables=variables,
         )
         if sys.stdin.isatty():
             return at_terminal(conversation)
@@ -66,6 +70,7 @@ class Conversation:
     stop: tuple[str, ...]
     max_new: int | None
     system: str | None
+    variables: Variables
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:
@@ -79,7 +84,7 @@ class Conversation:
         turns = [*self.turns, {"role": "user", "content": text}]
         source = PromptMessages([*head, *turns])
         request = make_request(
-            source.ids(session.tokenizer, session.template),
+            source.ids(session.tokenizer, session.template, self.variables),
             sampling=self.sampling,
             stop=self.stop,
             max_new=self.max_new,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ninfer.cli.messages import read_conversation
 from ninfer.cli.output import notice
+from ninfer.cli.template_variables import Variables, check_variables
 from ninfer.errors import RequestError
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
@@ -22,14 +23,15 @@ class PromptText:
     text: str
     raw: bool
 
-    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> list[int]:
+    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None, variables: Variables) -> list[int]:
         tokenizer = _require_tokenizer(tokenizer)
+        check_variables(variables, None if self.raw else template)
         if self.raw:
             return tokenizer.encode_prompt(self.text)
         if template is None:
             notice("this model has no chat template; the prompt is completed as plain text (--raw says so)")
             return tokenizer.encode_prompt(self.text)
-        return template.encode([{"role": "user", "content": self.text}])
+        return template.encode([{"role": "user", "content": self.text}], variables=variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class PromptMessages:
     messages: list[Any]
     tools: list[Any] | None = None
 
-    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> list[int]:
-        return require_template(template).encode(self.messages, tools=self.tools)
+    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None, variables: Variables) -> list[int]:
+        check_variables(variables, template)
+        return require_template(template).encode(self.messages, tools=self.tools, variables=variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class PromptIds:
 
     token_ids: list[int]
 
-    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> list[int]:
+    def ids(self, tokenizer: Tokenizer | None, template: ChatTemplate | None, variables: Variables) -> list[int]:
+        check_variables(variables, None)
         return self.token_ids
 
 

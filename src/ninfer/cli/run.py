@@ -12,6 +12,7 @@ from ninfer.cli.generation import engine_config, generation_options, make_reques
 from ninfer.cli.output import notice, write_answer, write_json
 from ninfer.cli.prompt import parse_prompt
 from ninfer.cli.session import open_session
+from ninfer.cli.template_variables import pop_variables, template_options
 
 
 @click.command("run")
@@ -20,6 +21,7 @@ from ninfer.cli.session import open_session
 @click.option("--messages", metavar="FILE", help="A conversation: JSON array of role and content; - is stdin.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids like 1,2,3; needs no tokenizer.")
 @click.option("--raw", is_flag=True, help="Complete --prompt as plain text, without the chat template.")
+@template_options
 @generation_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of the text.")
 def command(
@@ -45,10 +47,11 @@ def command(
 
     The answer streams to stdout, timings go to stderr. Ctrl-C ends the answer as `cancelled` with exit code 130.
     """
+    variables = pop_variables(settings)
     source = parse_prompt(prompt=prompt, messages=messages, prompt_ids=prompt_ids, raw=raw)
     with open_session(model, engine_config(settings)) as session:
         request = make_request(
-            source.ids(session.tokenizer, session.template),
+            source.ids(session.tokenizer, session.template, variables),
             sampling=session_sampling(session, settings, greedy=greedy),
             stop=stop,
             max_new=max_new,

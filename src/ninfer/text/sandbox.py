@@ -16,10 +16,11 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -86,6 +87,15 @@ def render(template: Any, variables: dict[str, Any], now: datetime) -> str:
         _rendering.reset(token)
 
 
+@dataclass(frozen=True)
+class LoadedTemplate:
+    """A compiled template, the text constants and attribute names of its code, and the variables it reads."""
+
+    template: Any
+    constants: frozenset[str]
+    variables: frozenset[str]
+
+
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """The environment of one chat template."""
 
@@ -104,13 +114,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
-    def load(self, source: str) -> tuple[Any, frozenset[str]]:
-        """The template, and every text constant and attribute name in its code. Raises jinja2 `TemplateSyntaxError`."""
+    def load(self, source: str) -> LoadedTemplate:
+        """Compile a template. Raises jinja2 `TemplateSyntaxError`."""
         tree = self.parse(source)
         constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         constants.update(node.attr for node in tree.find_all(nodes.Getattr))
+        variables = meta.find_undeclared_variables(tree) - set(self.globals)
         self._metering.instrument(tree)
-        return self.from_string(tree), frozenset(constants)
+        return LoadedTemplate(self.from_string(tree), frozenset(constants), frozenset(variables))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _METHODS_NOT_OFFERED and super().is_safe_attribute(obj, attr, value)

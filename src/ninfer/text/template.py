@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ninfer.errors import ArtifactError, RequestError
 from ninfer.text.guard import OwnText, TextGuard
@@ -13,7 +13,11 @@ from ninfer.text.heap import trim_heap
 from ninfer.text.messages import normalized_messages, normalized_tools
 from ninfer.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from ninfer.text.sandbox import LoadedTemplate
+
 Part = str | int
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
 class ChatTemplate:
@@ -43,6 +47,11 @@ class ChatTemplate:
     def prepare(self) -> None:
         """Compile now and not at the first use. Raises `ArtifactError` for a template that is not valid Jinja."""
         _ = self._compiled
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """What a caller may set by `variables`: names the template reads and the engine does not set."""
+        return self._compiled.variables - _OWN_VARIABLES - set(self._special_texts)
 
     def render(
         self,
@@ -118,11 +127,10 @@ class ChatTemplate:
     def _rendered(self, given: dict[str, Any], now: datetime) -> str:
         from ninfer.text.sandbox import render
 
-        template, _ = self._compiled
-        return render(template, {**given, **self._special_texts}, now)
+        return render(self._compiled.template, {**given, **self._special_texts}, now)
 
     @cached_property
-    def _compiled(self) -> tuple[Any, frozenset[str]]:
+    def _compiled(self) -> LoadedTemplate:
         from jinja2 import TemplateError  # here: only a chat needs Jinja, and it takes as long to load as a tokenizer
 
         from ninfer.text.sandbox import TemplateSandbox
@@ -136,8 +144,7 @@ class ChatTemplate:
 
     @cached_property
     def _guard(self) -> TextGuard:
-        _, constants = self._compiled
-        return TextGuard(self._tokenizer.control_tokens, constants, self.source)
+        return TextGuard(self._tokenizer.control_tokens, self._compiled.constants, self.source)
 
 
 def _control(parts: Sequence[Part]) -> list[int]:

@@ -16,7 +16,7 @@ NOW = datetime(2025, 2, 3, 4, 5)
 
 
 def rendered(source: str, **variables: Any) -> str:
-    template, _ = TemplateSandbox().load(source)
+    template = TemplateSandbox().load(source).template
     return render(template, variables, NOW)
 
 
@@ -55,8 +55,8 @@ class TestOffered:
         assert rendered(source, messages=[{"content": "hi"}]) == expected
 
     def test_constants_are_those_of_the_code_and_not_of_the_text(self) -> None:
-        _, constants = TemplateSandbox().load("text {{ 'a' ~ m.b['c'] }}{% if x == 'd' %}e{% endif %}")
-        assert constants == {"a", "b", "c", "d"}
+        loaded = TemplateSandbox().load("text {{ 'a' ~ m.b['c'] }}{% if x == 'd' %}e{% endif %}")
+        assert loaded.constants == {"a", "b", "c", "d"}
 
 
 DOUBLED_LIST = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
@@ -115,7 +115,7 @@ class TestLimits:
 
     def test_every_rendering_has_its_own_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sandbox, "MAX_WORK", 110)
-        template, _ = TemplateSandbox().load("{% for i in range(100) %}{{ i }}{% endfor %}")
+        template = TemplateSandbox().load("{% for i in range(100) %}{{ i }}{% endfor %}").template
         first = render(template, {}, NOW)
         assert [render(template, {}, NOW) for _ in range(5)] == [first] * 5
 
