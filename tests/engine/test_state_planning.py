@@ -165,11 +165,17 @@ def test_the_cheaper_strategy_is_taken(sizes: StateSizes, verify_rows: int, roll
     assert taken == 3 * min(by_slots, by_replay)
 
 
+def test_more_logit_rows_than_the_engine_needs() -> None:
+    config = EngineConfig(max_context=64, max_concurrency=2)
+    assert [plan(config, logit_rows=n).options.max_logit_rows for n in (0, 1, 2, 9)] == [2, 2, 2, 9]
+
+
 def test_verification_and_snapshots_are_planned_in_slots_and_journals() -> None:
     made = plan(EngineConfig(max_context=64, max_concurrency=2), verify_rows=4, snapshot_bytes=3 * SLOT + 1)
     assert made.state == StatePlan(StateLayout("replay", 4), max_snapshots=3)
     options = made.options
     assert (options.num_state_slots, options.num_journals, options.journal_rows) == (2 + 3, 4, 4)
+    assert (options.max_rows, options.max_logit_rows) == (64 + 4, 8)
     items = {item.name: item.num_bytes for item in made.memory}
     assert items["state"] == 5 * SLOT + 16 * JOURNAL_ROW
     assert made.to_dict()["state"] == {"layout": {"rollback": "replay", "verify_rows": 4}, "max_snapshots": 3}

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ninfer import models
 from ninfer.artifact import Artifact
 from ninfer.backends.options import KVFormat, Numerics, RuntimeOptions
 from ninfer.bench.machine import describe_machine, package_versions
@@ -28,7 +27,7 @@ from ninfer.bench.statistics import DEFAULT_CONFIDENCE, DEFAULT_RESAMPLES, Estim
 from ninfer.engine import EngineConfig, EnginePlan, Hardware, detect_hardware, plan_engine
 from ninfer.errors import BackendError, CapacityError, ConfigError, RequestError
 from ninfer.metrics.quality import Scores, compare_logits, perplexity
-from ninfer.models import ForwardBatch, Model, SequenceRows, load_model
+from ninfer.models import ForwardBatch, Model, SequenceRows, StateAccess, load_model
 from ninfer.text.frontend import load_frontend
 from ninfer.text.tokenizer import Tokenizer
 
@@ -275,17 +274,7 @@ def _plan(variant: Variant, artifact: Artifact, hardware: Hardware, context: int
         prefill_chunk=rows,
         threads=threads,
     )
-
-    def with_all_logits(options: RuntimeOptions) -> RuntimeOptions:
-        return replace(options, max_logit_rows=rows)
-
-    plan = plan_engine(
-        config,
-        artifact,
-        hardware,
-        plan_memory=lambda file, options: models.plan_memory(file, with_all_logits(options)),
-    )
-    return replace(plan, options=with_all_logits(plan.options))
+    return plan_engine(config, artifact, hardware, logit_rows=rows)
 
 
 @contextmanager
@@ -302,7 +291,8 @@ def _steps(model: Model, window: Window) -> Iterator[tuple[slice, npt.NDArray[np
     pages = np.arange(model.options.num_pages, dtype=np.int32)
     for start in range(0, len(window.inputs), model.options.max_rows):
         ids = window.inputs[start : start + model.options.max_rows]
-        rows = SequenceRows(0, len(ids), start, pages)
+        access = StateAccess.in_place(0, start, len(ids)) if model.options.num_state_slots else None
+        rows = SequenceRows(0, len(ids), start, pages, access)
         logits = model.forward(ForwardBatch(ids, (rows,), np.arange(len(ids), dtype=np.int32)))
         if not np.isfinite(logits).all():
             raise BackendError(f"the model gave logits that are not finite, {start} tokens into a window")

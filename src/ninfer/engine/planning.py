@@ -58,13 +58,15 @@ def plan_engine(
     *,
     verify_rows: int = 1,
     snapshot_bytes: int = 0,
+    logit_rows: int = 0,
     plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
     verify_rows: most rows of a step of which a part may be kept; 1 without speculation. snapshot_bytes: what snapshots
-    of recurrent state may take. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by
-    name; tests bring their own.
+    of recurrent state may take. logit_rows: rows of one step whose logits can be had, if an engine needs less; for
+    measurements. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests bring
+    their own.
 
     A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
     with `weights_memory` set to mapped it may be short of those: it says by how much.
@@ -76,7 +78,7 @@ def plan_engine(
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
     state, state_choice = _state(facts, verify_rows, snapshot_bytes)
-    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state)
+    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, verify_rows, logit_rows)
     weights_memory, weights_choice = _weights_memory(draft, max_context)
     sizing = replace(draft, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context)
@@ -135,18 +137,21 @@ class _Sizing:
     isa: str
     weights_memory: WeightsMemory
     state: StatePlan | None
+    verify_rows: int = 1
+    logit_rows: int = 0
 
     def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
-        config, state = self.config, self.state
+        config, state, lanes = self.config, self.state, self.config.max_concurrency
+        chunk = _prefill_chunk(config, max_context)[0]
         return RuntimeOptions(
             numerics=config.numerics,
             kv_format=config.kv_dtype,
             num_pages=num_pages,
-            # A prefill chunk, and one row for each sequence that decodes meanwhile.
-            max_rows=_prefill_chunk(config, max_context)[0] + config.max_concurrency - 1,
-            max_logit_rows=config.max_concurrency,
-            num_state_slots=0 if state is None else state.num_slots(config.max_concurrency),
-            num_journals=0 if state is None else state.num_journals(config.max_concurrency),
+            # A prefill chunk, and the rows of every sequence that decodes meanwhile.
+            max_rows=max(chunk, self.verify_rows) + (lanes - 1) * self.verify_rows,
+            max_logit_rows=max(lanes * self.verify_rows, self.logit_rows),
+            num_state_slots=0 if state is None else state.num_slots(lanes),
+            num_journals=0 if state is None else state.num_journals(lanes),
             journal_rows=0 if state is None else state.journal_rows,
             threads=self.threads,
             isa=self.isa,

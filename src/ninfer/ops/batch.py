@@ -30,6 +30,11 @@ class StateAccess:
     saves: tuple[tuple[int, int], ...] = ()
     journal: int | None = None
 
+    @classmethod
+    def in_place(cls, slot: int, position: int, count: int) -> StateAccess:
+        """Rows from `position` on that advance the state which one slot holds."""
+        return cls(None if position == 0 else slot, saves=((count, slot),))
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:

@@ -59,7 +59,7 @@ class Rows:
 
 def rows_in_slot(slot: int, position: int, count: int) -> Rows:
     """Rows of sequence `slot` that find the state in the slot of that number and leave it there."""
-    return Rows(slot, position, count, StateAccess(None if position == 0 else slot, saves=((count, slot),)))
+    return Rows(slot, position, count, StateAccess.in_place(slot, position, count))
 
 
 @dataclass(frozen=True)

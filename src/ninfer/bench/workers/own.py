@@ -23,9 +23,10 @@ from ninfer.engine.hardware import detect_hardware
 from ninfer.engine.planning import plan_engine
 from ninfer.engine.request import GenerationRequest, StopRules
 from ninfer.errors import NInferError
-from ninfer.models import ForwardBatch, Model, SequenceRows, load_model
+from ninfer.models import ForwardBatch, Model, SequenceRows, StateAccess, load_model
 
 MAX_LOGIT_ROWS = 16
+"""Steps of up to this many rows give all their logits."""
 
 
 class OwnEngine:
@@ -43,7 +44,8 @@ class OwnEngine:
 
 
 class OwnSession:
-    """A loaded model, planned as the engine would; sequence `s` owns a fixed range of KV pages, so `forget` is free."""
+    """A loaded model, planned as the engine would. Sequence `s` owns a fixed range of KV pages, and state slot `s` of a
+    model that has recurrent state."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         settings, sequences = request["settings"], request["sequences"]
@@ -51,13 +53,12 @@ class OwnSession:
         config = EngineConfig(
             max_context=request["context"],
             kv_capacity=pages_each * sequences * Model.page_tokens,
-            # Steps of up to this many rows give all their logits; the plan allots one logit row per sequence.
-            max_concurrency=max(sequences, MAX_LOGIT_ROWS),
+            max_concurrency=sequences,
             threads=request["threads"],
             **settings,
         )
         self._artifact = Artifact.open(request["model"])
-        self.plan = plan_engine(config, self._artifact, detect_hardware())
+        self.plan = plan_engine(config, self._artifact, detect_hardware(), logit_rows=MAX_LOGIT_ROWS)
         self.model = load_model(self._artifact, self.plan.options)
         self._pages = [np.arange(s * pages_each, (s + 1) * pages_each, dtype=np.int32) for s in range(sequences)]
         self.facts = {
@@ -79,8 +80,8 @@ class OwnSession:
             self.model.forward(self._batch(chunk, logit_rows))
 
     def forget(self, start: int) -> bool:
-        """Nothing to do for KV: a later step overwrites the pages from its position on."""
-        return True
+        """Nothing to do: a later step overwrites the pages from its position on, and at 0 it reads no state."""
+        return start == 0 or self.plan.state is None
 
     def close(self) -> None:
         self.model.close()
@@ -91,7 +92,9 @@ class OwnSession:
         first = 0
         for sequence, group in groupby(rows, key=itemgetter(2)):
             members = list(group)
-            sequences.append(SequenceRows(first, len(members), members[0][1], self._pages[sequence]))
+            position = members[0][1]
+            access = None if self.plan.state is None else StateAccess.in_place(sequence, position, len(members))
+            sequences.append(SequenceRows(first, len(members), position, self._pages[sequence], access))
             first += len(members)
         return ForwardBatch(np.array([row[0] for row in rows], dtype=np.int32), tuple(sequences), logit_rows)
 
