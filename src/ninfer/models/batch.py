@@ -12,6 +12,8 @@ from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows, StateAcces
 
 __all__ = ["PAGE_TOKENS", "BatchLimits", "ForwardBatch", "SequenceRows", "StateAccess", "check_batch"]
 
+_SHORT = 256
+
 
 @dataclass(frozen=True)
 class BatchLimits:
@@ -57,9 +59,12 @@ def _check_ids(name: str, ids: npt.NDArray[np.int32], limit: int) -> int:
     if not isinstance(ids, np.ndarray) or ids.dtype != np.int32 or ids.ndim != 1:
         seen = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InvariantError(f"{name} must be an int32 vector, got {seen}")
-    # Seen as unsigned, negative values are large: one pass finds both ends. This runs between any two decode steps.
-    if len(ids) and ids.view(np.uint32).max() >= limit:
-        raise InvariantError(f"{name} has values from {ids.min()} to {ids.max()}; 0 to {limit - 1} are allowed")
+    if len(ids):
+        # This runs between any two decode steps: a short list is searched before NumPy has begun on an array.
+        values = ids.tolist() if len(ids) <= _SHORT else (int(ids.min()), int(ids.max()))
+        low, high = min(values), max(values)
+        if low < 0 or high >= limit:
+            raise InvariantError(f"{name} has values from {low} to {high}; 0 to {limit - 1} are allowed")
     return len(ids)
 
 
@@ -86,7 +91,7 @@ def _check_pages(sequences: tuple[SequenceRows, ...], num_pages: int) -> None:
         in_use.append(sequence.pages[:needed])
     # A sequence that decodes alone writes to its last page only; that page being there once is all there is to see.
     alone = len(sequences) == 1 and sequences[0].position // PAGE_TOKENS == len(in_use[0]) - 1
-    if alone and np.count_nonzero(in_use[0] == in_use[0][-1]) == 1:
+    if alone and in_use[0].tolist().count(int(in_use[0][-1])) == 1:
         return
     users = np.bincount(np.concatenate(in_use), minlength=num_pages)
     for index, sequence in enumerate(sequences):
