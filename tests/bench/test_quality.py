@@ -16,7 +16,8 @@ from make.make_gguf import TINY, write_gguf
 from make.model_runs import logits_of
 from make.tiny_llama import random_weights, write_artifact
 from make.tiny_tokenizer import tiny_metadata
-from ninfer.artifact import Artifact
+from ninfer import formats
+from ninfer.artifact import Artifact, ArtifactWriter
 from ninfer.backends.options import KVFormat, Numerics
 from ninfer.bench import quality, rendering
 from ninfer.bench.quality import Variant, bucket_name, measure, position_buckets
@@ -205,6 +206,25 @@ def test_other_vocabularies_are_refused(model: Callable[..., Variant], tmp_path:
         digests.add(frozenset(word for word in str(error.value).replace(")", " ").split() if len(word) == 64))
     assert len(digests) == 1
     assert len(digests.pop()) == 2
+
+
+def test_another_number_of_predicted_ids_is_refused(model: Callable[..., Variant], tmp_path: Path) -> None:
+    """The same tokenizer beside a matrix with rows of padding."""
+    rows = LONG.vocab_size + 5
+    padded = random_weights(dataclasses.replace(LONG, vocab_size=rows))
+    with Artifact.open(model().path) as artifact:
+        config = {**artifact.config, "vocab_size": rows}
+        with ArtifactWriter(tmp_path / "padded.ninfer", "llama", config, {}) as writer:
+            for name, array in padded.items():
+                if array.ndim == 1:
+                    writer.add_vector(name, array)
+                else:
+                    writer.add_matrix(name, "f32", formats.get("f32").pack(array))
+            for name in artifact.objects.keys() - artifact.tensors.keys():
+                writer.add_resource(name, artifact.resource(name))
+            path = writer.finish()
+    with pytest.raises(ConfigError, match=rf"predicts {rows} token ids and the reference {LONG.vocab_size}:"):
+        measure([Variant("padded", path, "f32", "bf16")], model(), [STORY], context=40, threads=1)
 
 
 def test_a_model_without_tokenizer_is_refused(model: Callable[..., Variant], tmp_path: Path) -> None:

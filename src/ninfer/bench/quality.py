@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,13 @@ import numpy.typing as npt
 from ninfer.artifact import Artifact
 from ninfer.backends.options import KVFormat, Numerics, RuntimeOptions
 from ninfer.bench.machine import describe_machine, package_versions
-from ninfer.bench.quality_text import BUILTIN_VERSION, Text, Window, cut_windows
+from ninfer.bench.quality_text import BUILTIN_VERSION, Text, Window, cut_windows, shared_tokenizer
 from ninfer.bench.records import Measurement, Run, Scalar
 from ninfer.bench.statistics import DEFAULT_CONFIDENCE, DEFAULT_RESAMPLES, Estimate, bootstrap_mean
 from ninfer.engine import EngineConfig, EnginePlan, Hardware, detect_hardware, plan_engine
-from ninfer.errors import BackendError, CapacityError, ConfigError, RequestError
+from ninfer.errors import BackendError, CapacityError, ConfigError, InvariantError
 from ninfer.metrics.quality import Scores, compare_logits, perplexity
 from ninfer.models import ForwardBatch, Model, SequenceRows, StateAccess, load_model
-from ninfer.text.frontend import load_frontend
-from ninfer.text.tokenizer import Tokenizer
 
 LOGITS_BYTES = 1 << 30
 """Memory for logits of the reference that wait for the variants; one window is always kept, however large."""
@@ -178,25 +175,24 @@ def measure(
     with ExitStack() as stack:
         sides = [reference, *variants]
         files = {side.path: stack.enter_context(Artifact.open(side.path)) for side in sides}
-        tokenizer = _shared_tokenizer(files[reference.path], list(files.values()))
+        tokenizer = shared_tokenizer(files[reference.path], list(files.values()))
         windows = cut_windows(texts, tokenizer, context, num_windows)
         hardware = _without_logits(detect_hardware(), files[reference.path], context, len(windows), logits_bytes)
         plans = [_plan(side, files[side.path], hardware, context, threads) for side in sides]
         group_size = max(1, logits_bytes // _window_bytes(context, plans[0].vocab_size))
         scores: list[list[Scores]] = [[] for _ in variants]
-        kept = np.empty((min(group_size, len(windows)), context, plans[0].vocab_size), np.float32)
+        kept: list[npt.NDArray[np.float32]] = []
         for first in range(0, len(windows), group_size):
             group = windows[first : first + group_size]
             span = f"windows {first + 1} to {first + len(group)} of {len(windows)}"
             progress(f"{span}: {reference.label}, the reference")
+            kept.clear()
             with _loaded(files[reference.path], plans[0].options) as model:
-                for place, window in zip(kept, group, strict=False):
-                    for rows, logits in _steps(model, window):
-                        place[rows] = logits
+                kept.extend(_all_logits(model, window) for window in group)
             for index, variant in enumerate(variants):
                 progress(f"{span}: {variant.label}")
                 with _loaded(files[variant.path], plans[1 + index].options) as model:
-                    scores[index] += [_score(model, window, place) for window, place in zip(group, kept, strict=False)]
+                    scores[index] += [_score(variant, model, *pair) for pair in zip(group, kept, strict=True)]
         facts = [_facts(side, files[side.path], plan) for side, plan in zip(sides, plans, strict=True)]
     comparisons = tuple(
         Comparison(variant, fact, _stacked(parts), tuple(window.text for window in windows))
@@ -206,39 +202,6 @@ def measure(
     measurements = tuple(m for c in comparisons for m in _measurements(c, context))
     run = Run("quality", describe_machine(), package_versions(), measurements, conditions=conditions)
     return QualityResult(run, reference, comparisons)
-
-
-def _shared_tokenizer(reference: Artifact, artifacts: Sequence[Artifact]) -> Tokenizer:
-    """The tokenizer of the reference, if every artifact has the same vocabulary; ConfigError names both digests."""
-    found = {}
-    for artifact in (reference, *artifacts):
-        tokenizer, _ = load_frontend(artifact.find_resource, file=artifact.path)
-        if tokenizer is None:
-            raise ConfigError(f"{artifact.path} has no tokenizer, so nothing says that its token ids are the same")
-        found[artifact.path] = (tokenizer, vocabulary_digest(tokenizer, int(artifact.config["vocab_size"])))
-    shared, wanted = found[reference.path]
-    for path, (_, digest) in found.items():
-        if digest != wanted:
-            raise ConfigError(
-                f"{path} has another vocabulary than the reference {reference.path} (digests {digest} and {wanted}): "
-                "their token ids cannot be compared"
-            )
-    return shared
-
-
-def vocabulary_digest(tokenizer: Tokenizer, vocab_size: int) -> str:
-    """BLAKE2b-256 (hex) of what every id below `vocab_size` means: its bytes, or that it is control or unused; and of
-    what begins a prompt."""
-    digest = blake2b(f"{vocab_size} {tokenizer.bos_ids}".encode(), digest_size=32)
-    for token_id in range(vocab_size):
-        try:
-            data = tokenizer.token_bytes(token_id)
-        except RequestError:
-            digest.update(b"unused")
-            continue
-        digest.update(b"control" if token_id in tokenizer.control_ids else b"text")
-        digest.update(len(data).to_bytes(4, "little") + data)
-    return digest.hexdigest()
 
 
 def _window_bytes(context: int, vocab_size: int) -> int:
@@ -299,9 +262,28 @@ def _steps(model: Model, window: Window) -> Iterator[tuple[slice, npt.NDArray[np
         yield slice(start, start + len(ids)), logits
 
 
-def _score(model: Model, window: Window, reference: npt.NDArray[np.float32]) -> Scores:
+def _all_logits(model: Model, window: Window) -> npt.NDArray[np.float32]:
+    """Logits `[context, V]` of one window, to keep."""
+    kept: npt.NDArray[np.float32] | None = None
+    for rows, logits in _steps(model, window):
+        if kept is None:
+            kept = np.empty((len(window.inputs), logits.shape[1]), np.float32)
+        kept[rows] = logits
+    if kept is None:
+        raise InvariantError("a window has no positions")
+    return kept
+
+
+def _score(variant: Variant, model: Model, window: Window, reference: npt.NDArray[np.float32]) -> Scores:
     """Scores `[context]` of one window."""
-    parts = [compare_logits(reference[rows], logits, window.targets[rows]) for rows, logits in _steps(model, window)]
+    parts = []
+    for rows, logits in _steps(model, window):
+        if logits.shape[1] != reference.shape[1]:
+            raise ConfigError(
+                f"{variant.label} predicts {logits.shape[1]} token ids and the reference {reference.shape[1]}: "
+                "their distributions cannot be compared"
+            )
+        parts.append(compare_logits(reference[rows], logits, window.targets[rows]))
     return Scores(*(np.concatenate(values) for values in zip(*map(_values, parts), strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Texts that models are compared on, and the windows of tokens they are cut into.
+"""Texts that models are compared on, the windows of tokens they are cut into, and whose tokens these are.
 
 The bundled texts were written for this purpose and are part of this package under its licence. Their words, numbers and
 names mean nothing; they only have to look like what people give to models.
@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.errors import ConfigError
+from ninfer.artifact import Artifact
+from ninfer.errors import ConfigError, RequestError
+from ninfer.text.frontend import load_frontend
 from ninfer.text.tokenizer import Tokenizer
 
 BUILTIN = "builtin"
@@ -103,3 +105,36 @@ def cut_windows(texts: Sequence[Text], tokenizer: Tokenizer, context: int, count
     if left_out:
         raise ConfigError(f"{count} windows leave out text {', '.join(sorted(left_out))}; ask for more windows")
     return chosen
+
+
+def shared_tokenizer(reference: Artifact, artifacts: Sequence[Artifact]) -> Tokenizer:
+    """The tokenizer of the reference, if every artifact has the same vocabulary; ConfigError names both digests."""
+    found = {}
+    for artifact in (reference, *artifacts):
+        tokenizer, _ = load_frontend(artifact.find_resource, file=artifact.path)
+        if tokenizer is None:
+            raise ConfigError(f"{artifact.path} has no tokenizer, so nothing says that its token ids are the same")
+        found[artifact.path] = (tokenizer, vocabulary_digest(tokenizer))
+    shared, wanted = found[reference.path]
+    for path, (_, digest) in found.items():
+        if digest != wanted:
+            raise ConfigError(
+                f"{path} has another vocabulary than the reference {reference.path} (digests {digest} and {wanted}): "
+                "their token ids cannot be compared"
+            )
+    return shared
+
+
+def vocabulary_digest(tokenizer: Tokenizer) -> str:
+    """BLAKE2b-256 (hex) of what every id means: its bytes, or that it is control or unused; and of what begins a
+    prompt."""
+    digest = blake2b(f"{tokenizer.vocab_size} {tokenizer.bos_ids}".encode(), digest_size=32)
+    for token_id in range(tokenizer.vocab_size):
+        try:
+            data = tokenizer.token_bytes(token_id)
+        except RequestError:
+            digest.update(b"unused")
+            continue
+        digest.update(b"control" if token_id in tokenizer.control_ids else b"text")
+        digest.update(len(data).to_bytes(4, "little") + data)
+    return digest.hexdigest()
