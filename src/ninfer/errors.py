@@ -20,7 +20,20 @@ class RequestError(NInferError):
 
 
 class OverloadedError(NInferError):
-    """Load: the queue is full or a deadline passed before admission."""
+    """Load, or a server that is going away: the same request may succeed later or elsewhere.
+
+    `kind`: `queue_full`, `queue_timeout` (no place before the deadline), `request_timeout` (not finished before the
+    deadline) or `unavailable` (draining or failed). `position`: requests that were waiting in front, where that is
+    known; `retry_after_s`: seconds after which another attempt is sensible.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str, position: int | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.position = position
+        self.retry_after_s = retry_after_s
 
 
 class FormatError(NInferError):
@@ -71,3 +84,7 @@ class BackendError(NInferError):
 
 class InvariantError(NInferError):
     """Our bug: state that must never be; never caught midway."""
+
+
+class EngineFailedError(NInferError):
+    """An exception that nobody raised on purpose ended the engine; it is the cause of this one."""

@@ -24,6 +24,7 @@ ROWS: dict[str, int] = {
     "engine": 7,
     "bench": 8,
     "cli": 8,
+    "server": 8,
 }
 KNOWS_ITS_NEIGHBOURS = {"cli"}
 NATIVE_MODULE = "ninfer.backends.cpu._native"

@@ -9,7 +9,7 @@ from typing import Any
 from ninfer.cli.interrupt import InterruptFlag
 from ninfer.engine import Delta, Engine, Failed, Finished, GenerationRequest
 from ninfer.errors import InvariantError
-from ninfer.metrics import FinishReason, RequestTimeline, decode_rate, end_to_end_rate, prefill_rate
+from ninfer.metrics import FinishReason, RequestTimeline, request_rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,7 @@ class Answer:
 
     def rates(self) -> dict[str, float | None]:
         """Tokens per second by the definitions of `ninfer.metrics`; None where one has no meaning."""
-        usage, timings = self.ending.usage, self.ending.timings
-        return {
-            "prefill_tok_per_s": prefill_rate(usage, timings),
-            "decode_tok_per_s": decode_rate(usage, timings),
-            "end_to_end_tok_per_s": end_to_end_rate(usage, timings),
-        }
+        return request_rates(self.ending.usage, self.ending.timings)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, seconds unrounded."""

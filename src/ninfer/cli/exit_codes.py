@@ -39,6 +39,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.FormatError, ExitCode.BAD_FILE),
     (errors.UnsupportedError, ExitCode.UNSUPPORTED),
     (errors.InvariantError, ExitCode.BUG),
+    (errors.EngineFailedError, ExitCode.BUG),
     (errors.NInferError, ExitCode.RUNTIME),
     (MemoryError, ExitCode.RUNTIME),
     (OSError, ExitCode.RUNTIME),

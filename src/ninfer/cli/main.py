@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "verify": "ninfer.cli.verify",
     "run": "ninfer.cli.run",
     "chat": "ninfer.cli.chat",
+    "serve": "ninfer.cli.serve",
     "plan": "ninfer.cli.plan",
     "bench": "ninfer.cli.bench",
 }

@@ -11,6 +11,7 @@ from ninfer.engine.loading import load_engine
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.engine.planning import largest_contexts, plan_engine
 from ninfer.engine.request import GenerationRequest, StopRules
+from ninfer.engine.service import EngineService, Ticket
 
 __all__ = [
     "Choice",
@@ -18,6 +19,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EnginePlan",
+    "EngineService",
     "Failed",
     "Finished",
     "GenerationEvent",
@@ -25,6 +27,7 @@ __all__ = [
     "Hardware",
     "MemoryItem",
     "StopRules",
+    "Ticket",
     "detect_hardware",
     "largest_contexts",
     "load_engine",

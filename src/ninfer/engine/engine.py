@@ -18,8 +18,8 @@ from ninfer.engine.request import GenerationRequest
 from ninfer.engine.scheduler import Scheduler
 from ninfer.engine.sequence import Sequence
 from ninfer.engine.step import ForwardModel, StepLoop
-from ninfer.errors import InvariantError, RequestError
-from ninfer.metrics import FinishReason, RequestTimeline, now_ns
+from ninfer.errors import InvariantError, NInferError, RequestError
+from ninfer.metrics import FinishReason, RequestTimeline, TokenCounters, now_ns
 from ninfer.text.tokenizer import Tokenizer
 
 
@@ -74,6 +74,11 @@ class Engine:
         return 0 if self._memory.slots is None else self._memory.slots.slots.num_free
 
     @property
+    def counters(self) -> TokenCounters:
+        """Tokens committed so far, all requests together."""
+        return self._loop.counters
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` has something to do or to tell."""
         return bool(self._live or self._outbox)
@@ -81,14 +86,15 @@ class Engine:
     def submit(self, request: GenerationRequest, *, timeline: RequestTimeline | None = None) -> int:
         """Queue a request; the id that its events carry.
 
-        `timeline` brings the stamps of what happened before (arrival, loading); without it the request arrives now.
-        RequestError if this model and plan can never run it.
+        `timeline` brings the stamps of what happened before (arrival, loading, submission by another thread); without
+        it the request arrives now. RequestError if this model and plan can never run it.
         """
-        self._check(request)
+        self.check(request)
         now = now_ns()
         if timeline is None:
             timeline = RequestTimeline(arrival_ns=now)
-        timeline.submitted_ns = now
+        if timeline.submitted_ns is None:
+            timeline.submitted_ns = now
         stop = request.stop
         end_tokens = frozenset(stop.token_ids)
         sequence = Sequence(
@@ -103,6 +109,25 @@ class Engine:
         self._live[sequence.id] = sequence
         self._scheduler.add(sequence)
         return sequence.id
+
+    def check(self, request: GenerationRequest) -> None:
+        """RequestError for a request that this model and plan can never run. Callable from any thread."""
+        plan = self.plan
+        num_prompt = len(request.prompt_ids)
+        if num_prompt >= plan.max_context:
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens and the context holds {plan.max_context}, output included",
+                kind="context_length_exceeded",
+                param="prompt",
+            )
+        for param, ids in (("prompt", request.prompt_ids), ("stop_token_ids", request.stop.token_ids)):
+            highest = max(ids, default=0)
+            if highest >= plan.vocab_size:
+                raise RequestError(
+                    f"{param} holds token id {highest}; this vocabulary ends at {plan.vocab_size - 1}", param=param
+                )
+        if request.stop.strings and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer, and this model has none", param="stop")
 
     def step(self) -> list[GenerationEvent]:
         """Run one step of everything that runs; the events since the last call, except those of `generate` iterators.
@@ -124,6 +149,14 @@ class Engine:
             if text:
                 self._publish(Delta(request_id, (), text))
         self._publish(self._loop.finish(sequence, FinishReason.CANCELLED))
+        return True
+
+    def fail(self, request_id: int, error: NInferError) -> bool:
+        """End a request by an error now, as its `Failed` event of the next step. False if it has ended already."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            return False
+        self._publish(self._loop.fail(sequence, error))
         return True
 
     def generate(
@@ -172,22 +205,3 @@ class Engine:
             raise InvariantError(f"request {event.request_id} ended twice")
         stream = self._streams.get(event.request_id)
         (self._outbox if stream is None else stream).append(event)
-
-    def _check(self, request: GenerationRequest) -> None:
-        """What only the model and the plan can tell about a request."""
-        plan = self.plan
-        num_prompt = len(request.prompt_ids)
-        if num_prompt >= plan.max_context:
-            raise RequestError(
-                f"the prompt has {num_prompt} tokens and the context holds {plan.max_context}, output included",
-                kind="context_length_exceeded",
-                param="prompt",
-            )
-        for param, ids in (("prompt", request.prompt_ids), ("stop_token_ids", request.stop.token_ids)):
-            highest = max(ids, default=0)
-            if highest >= plan.vocab_size:
-                raise RequestError(
-                    f"{param} holds token id {highest}; this vocabulary ends at {plan.vocab_size - 1}", param=param
-                )
-        if request.stop.strings and self.tokenizer is None:
-            raise RequestError("stop strings need a tokenizer, and this model has none", param="stop")

@@ -12,8 +12,8 @@ from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.scheduler import Scheduler, StepPlan
 from ninfer.engine.sequence import Sequence
-from ninfer.errors import BackendError
-from ninfer.metrics import FinishReason, now_ns
+from ninfer.errors import BackendError, NInferError
+from ninfer.metrics import FinishReason, TokenCounters, now_ns
 from ninfer.models.batch import ForwardBatch
 
 Logits = npt.NDArray[np.float32]
@@ -35,6 +35,7 @@ class StepLoop:
         self._model = model
         self._scheduler = scheduler
         self._batches = batches
+        self.counters = TokenCounters()
 
     def step(self) -> list[GenerationEvent]:
         """One step; the events it gave, in row order.
@@ -60,7 +61,10 @@ class StepLoop:
     def _commit(self, plan: StepPlan, logits: Logits) -> list[GenerationEvent]:
         events: list[GenerationEvent] = []
         row = 0
+        self.counters.steps += 1
         for scheduled in plan.scheduled:
+            if not scheduled.sequence.num_output:
+                self.counters.prefill += scheduled.count
             scheduled.sequence.state.commit(scheduled.count)
             if scheduled.wants_token:
                 self._advance(scheduled.sequence, logits[row], events)
@@ -73,6 +77,8 @@ class StepLoop:
         try:
             token = sample(logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length)
             sequence.append(token)
+            self.counters.completion += 1
+            self.counters.first += sequence.num_output == 1
             text, stop, reason = _judge(sequence, token)
         except BackendError as error:
             events.append(self.fail(sequence, error))
@@ -94,7 +100,7 @@ class StepLoop:
         usage, timings = sequence.account()
         return Finished(sequence.id, reason, usage, timings, sequence.seed, stop)
 
-    def fail(self, sequence: Sequence, error: BackendError) -> Failed:
+    def fail(self, sequence: Sequence, error: NInferError) -> Failed:
         """End a sequence by an error."""
         self._scheduler.remove(sequence)
         sequence.release()

@@ -4,6 +4,7 @@ Read first: timeline.py.
 """
 
 from ninfer.metrics.finish import FinishReason
+from ninfer.metrics.histogram import SECONDS_BUCKETS, Histogram
 from ninfer.metrics.rates import (
     DEFINITIONS,
     Definition,
@@ -13,27 +14,33 @@ from ninfer.metrics.rates import (
     peak,
     position_acceptance,
     prefill_rate,
+    request_rates,
     round_seconds,
     tokens_per_round,
 )
-from ninfer.metrics.timeline import Phases, RequestTimeline, now_ns
-from ninfer.metrics.usage import SpeculationCounts, Usage
+from ninfer.metrics.timeline import Phases, RequestTimeline, joined_timeline, now_ns
+from ninfer.metrics.usage import SpeculationCounts, TokenCounters, Usage
 
 __all__ = [
     "DEFINITIONS",
+    "SECONDS_BUCKETS",
     "Definition",
     "FinishReason",
+    "Histogram",
     "Phases",
     "RequestTimeline",
     "SpeculationCounts",
+    "TokenCounters",
     "Usage",
     "acceptance",
     "decode_rate",
     "end_to_end_rate",
+    "joined_timeline",
     "now_ns",
     "peak",
     "position_acceptance",
     "prefill_rate",
+    "request_rates",
     "round_seconds",
     "tokens_per_round",
 ]

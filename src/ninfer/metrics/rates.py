@@ -39,6 +39,15 @@ def end_to_end_rate(usage: Usage, phases: Phases) -> float | None:
     return _ratio(usage.completion, phases.total)
 
 
+def request_rates(usage: Usage, phases: Phases) -> dict[str, float | None]:
+    """The rates of one request under the names that every report uses."""
+    return {
+        "prefill_tok_per_s": prefill_rate(usage, phases),
+        "decode_tok_per_s": decode_rate(usage, phases),
+        "end_to_end_tok_per_s": end_to_end_rate(usage, phases),
+    }
+
+
 def acceptance(counts: SpeculationCounts) -> float | None:
     """Share of drafted tokens that were accepted. None when nothing was drafted."""
     return _ratio(counts.accepted, counts.drafted)

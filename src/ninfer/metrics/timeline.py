@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ninfer.errors import InvariantError
@@ -98,3 +99,28 @@ class RequestTimeline:
     @staticmethod
     def _between(start: int | None, end: int | None) -> int:
         return 0 if start is None or end is None else end - start
+
+
+def joined_timeline(timelines: Sequence[RequestTimeline]) -> RequestTimeline:
+    """The timeline of several sequences that one caller asked for together.
+
+    Each phase begins when the first of them enters it; decode ends with the last token of all, the request with the
+    last ending. Of one timeline it is that timeline.
+    """
+
+    def earliest(name: str) -> int | None:
+        return min((stamp for t in timelines if (stamp := getattr(t, name)) is not None), default=None)
+
+    def latest(name: str) -> int | None:
+        return max((stamp for t in timelines if (stamp := getattr(t, name)) is not None), default=None)
+
+    return RequestTimeline(
+        arrival_ns=min(t.arrival_ns for t in timelines),
+        load_start_ns=earliest("load_start_ns"),
+        load_end_ns=earliest("load_end_ns"),
+        submitted_ns=earliest("submitted_ns"),
+        admitted_ns=earliest("admitted_ns"),
+        first_token_ns=earliest("first_token_ns"),
+        last_token_ns=latest("last_token_ns"),
+        ended_ns=latest("ended_ns"),
+    )

@@ -66,3 +66,22 @@ class SpeculationCounts:
             or max(self.rounds_with_draft, default=0) > self.rounds
         ):
             raise InvariantError(f"impossible speculation counts: {self}")
+
+
+@dataclass(slots=True)
+class TokenCounters:
+    """Committed tokens of all requests together; only rising.
+
+    steps: forwards that were committed; prefill: prompt tokens computed; completion: tokens produced, of which `first`
+    are the first of their request.
+    """
+
+    steps: int = 0
+    prefill: int = 0
+    completion: int = 0
+    first: int = 0
+
+    @property
+    def decode(self) -> int:
+        """Tokens after the first of their request: what decode seconds are spent on."""
+        return self.completion - self.first

@@ -1,0 +1,154 @@
+"""An answer as it grows, in no protocol's words, and what a protocol must be able to write of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ninfer.decoding import TokenLogprobs
+from ninfer.engine import Delta, Failed, Finished, GenerationEvent
+from ninfer.errors import InvariantError, NInferError
+from ninfer.metrics import Phases, RequestTimeline, Usage, joined_timeline
+from ninfer.server.faults import Fault
+from ninfer.server.inputs import AnswerOptions, ChatInput, Prompt, TextInput
+
+
+@dataclass(frozen=True, slots=True)
+class WireUsage:
+    """Token counts as clients are billed: a prompt counts once, however many answers it has."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer to one prompt: what has come of it so far."""
+
+    index: int
+    prompt: Prompt
+    timeline: RequestTimeline
+    ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    ending: Finished | Failed | None = None
+
+    def add(self, event: GenerationEvent) -> None:
+        if isinstance(event, Delta):
+            self.ids += event.ids
+            self.texts.append(event.text)
+            self.logprobs += event.logprobs
+        else:
+            self.ending = event
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def end(self) -> Finished | Failed:
+        if self.ending is None:
+            raise InvariantError(f"choice {self.index} has not ended")
+        return self.ending
+
+    @property
+    def finished(self) -> Finished:
+        """The ending of a choice that did not fail."""
+        if not isinstance(self.ending, Finished):
+            raise InvariantError(f"choice {self.index} has not finished: {self.ending}")
+        return self.ending
+
+
+@dataclass(slots=True)
+class Answer:
+    """All choices of one HTTP request, `num_choices` for each prompt, in order."""
+
+    choices: list[Choice]
+    num_choices: int
+
+    @property
+    def has_ended(self) -> bool:
+        return all(choice.ending is not None for choice in self.choices)
+
+    @property
+    def error(self) -> NInferError | None:
+        """Why the answer failed, if one of its choices did."""
+        return next((c.ending.error for c in self.choices if isinstance(c.ending, Failed)), None)
+
+    @property
+    def usage(self) -> WireUsage:
+        """Of an answer that has ended. A prompt's cached tokens are those of its first choice."""
+        firsts = [choice.end.usage for choice in self.choices[:: self.num_choices]]
+        return WireUsage(sum(u.prompt for u in firsts), sum(u.cached for u in firsts), self.work.completion)
+
+    @property
+    def work(self) -> Usage:
+        """Tokens of all choices together, prompts as often as they were worked on. Of an answer that has ended."""
+        usages = [choice.end.usage for choice in self.choices]
+        return Usage(
+            prompt=sum(u.prompt for u in usages),
+            cached=sum(u.cached for u in usages),
+            completion=sum(u.completion for u in usages),
+            computed=sum(u.computed for u in usages),
+        )
+
+    @property
+    def phases(self) -> Phases:
+        """Of an answer that has ended."""
+        return joined_timeline([choice.timeline for choice in self.choices]).phases()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What every part of an answer repeats. created: Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+
+class Writer(Protocol):
+    """Writes one answer in the words of one protocol. Stream parts are complete server-sent events."""
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+
+    def opening(self, choices: Sequence[Choice]) -> bytes:
+        """The events before the first delta."""
+
+    def delta(self, choice: Choice, delta: Delta) -> bytes:
+        """The events of new output, which `choice` already has; empty if there is nothing to show."""
+
+    def choice_end(self, choice: Choice, answer: Answer | None) -> bytes:
+        """The events of a choice that has ended; with `answer` if it was the last one."""
+
+    def closing(self, answer: Answer) -> bytes:
+        """The last events of an answer that has ended."""
+
+    def failure(self, fault: Fault) -> bytes:
+        """The last events of an answer that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as a protocol module understood it.
+
+    max_tokens_source: who set the output limit, `client`, `server_default` or `context`. ignored: names of fields that
+    changed nothing. facts: more for the request log, JSON values.
+    """
+
+    source: ChatInput | TextInput
+    options: AnswerOptions
+    stream: bool
+    max_tokens_source: str
+    ignored: Sequence[str]
+    facts: dict[str, Any]
+    make_writer: Callable[[AnswerHead], Writer]
+
+    @property
+    def num_sequences(self) -> int:
+        num_prompts = len(self.source.prompts) if isinstance(self.source, TextInput) else 1
+        return num_prompts * self.options.num_choices

@@ -1,0 +1,91 @@
+"""The sequences behind one HTTP request: submitted together, their events merged in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from ninfer.engine import EngineService, Failed, GenerationEvent, GenerationRequest, Ticket
+from ninfer.metrics import RequestTimeline
+from ninfer.server.answer import Answer, Choice
+from ninfer.server.inputs import Prompt
+
+Batch = list[tuple[Choice, GenerationEvent]]
+
+
+class Generation:
+    """Runs until every choice has its ending, also when it is cancelled: nothing is left behind in the engine.
+
+    Lives in the event loop's thread; one reader.
+    """
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+        self._tickets: list[Ticket] = []
+        self._events: deque[tuple[Choice, GenerationEvent]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self.answer = Answer([], 1)
+        self.is_cancelled = False
+
+    def submit(
+        self,
+        requests: Sequence[GenerationRequest],
+        prompts: Sequence[Prompt],
+        *,
+        arrival_ns: int,
+        admission_deadline_ns: int,
+        end_deadline_ns: int | None,
+    ) -> None:
+        """Queue `requests`, equally many for each of `prompts`. RequestError, before any is queued, for one that this
+        model can never run.
+        """
+        for request in requests:
+            self._service.engine.check(request)
+        per_prompt = len(requests) // len(prompts)
+        choices = [
+            Choice(index, prompts[index // per_prompt], RequestTimeline(arrival_ns)) for index in range(len(requests))
+        ]
+        self.answer = Answer(choices, per_prompt)
+        self._tickets = [
+            self._service.submit(
+                request,
+                partial(self._take, choice),
+                timeline=choice.timeline,
+                admission_deadline_ns=admission_deadline_ns,
+                end_deadline_ns=end_deadline_ns,
+            )
+            for request, choice in zip(requests, choices, strict=True)
+        ]
+
+    def cancel(self) -> None:
+        """End what still runs; the endings come as events."""
+        self.is_cancelled = True
+        for ticket, choice in zip(self._tickets, self.answer.choices, strict=False):
+            if choice.ending is None:
+                self._service.cancel(ticket)
+
+    async def next_batch(self, silence_s: float) -> Batch:
+        """The events since the last call, already part of `answer`: at least one, or none after `silence_s` seconds."""
+        if not self._events:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(silence_s, self._wake)
+            await self._waiter
+            timer.cancel()
+        batch = list(self._events)
+        self._events.clear()
+        for choice, event in batch:
+            choice.add(event)
+            if isinstance(event, Failed) and not self.is_cancelled:
+                self.cancel()  # an answer with a choice missing is none
+        return batch
+
+    def _take(self, choice: Choice, event: GenerationEvent) -> None:
+        self._events.append((choice, event))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,233 @@
+"""`/v1/chat/completions` of the OpenAI API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ninfer.decoding import TokenLogprobs
+from ninfer.engine import Delta
+from ninfer.errors import RequestError
+from ninfer.server import sse
+from ninfer.server.answer import Answer, AnswerHead, Call, Choice
+from ninfer.server.faults import Fault, openai_error
+from ninfer.server.fields import read_fields, unsupported
+from ninfer.server.inputs import AnswerOptions, ChatInput, check_choices
+from ninfer.server.model import ServedModel
+from ninfer.server.openai_fields import (
+    FINISH,
+    NEUTRAL,
+    SharedFields,
+    output_limit,
+    read_sampling,
+    read_stop,
+    timings_block,
+    usage_block,
+)
+from ninfer.server.settings import ServerSettings
+from ninfer.text.tokenizer import Tokenizer
+
+
+class ChatFields(SharedFields, kw_only=True):
+    """Fields of a chat request beside the shared ones."""
+
+    messages: Any = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+
+
+CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **NEUTRAL,
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "moderation": (),
+    "thinking_budget": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "documents": ([],),
+    "chat_template": (),
+}
+
+
+def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) -> Call:
+    """A chat request. RequestError names the field that is wrong."""
+    fields, ignored = read_fields(ChatFields, body, neutral=CHAT_NEUTRAL)
+    model.require(fields.model)
+    max_new, source = output_limit(fields.max_tokens, fields.max_completion_tokens, settings)
+    variables = _variables(fields, model, ignored)
+    if fields.stream_options is not None and not fields.stream:
+        ignored.append("stream_options")
+    messages = fields.messages
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages must be a list of at least one message", param="messages")
+    return Call(
+        source=ChatInput(messages, variables=variables),
+        options=AnswerOptions(
+            num_choices=check_choices(1 if fields.n is None else fields.n),
+            max_new=max_new,
+            sampling=read_sampling(fields, model),
+            stop=read_stop(fields),
+            logprobs=_logprobs(fields),
+        ),
+        stream=bool(fields.stream),
+        max_tokens_source=source,
+        ignored=ignored,
+        facts={"message_count": len(messages), "template_variables": sorted(variables)},
+        make_writer=lambda head: ChatWriter(
+            head,
+            model.require_tokenizer(),
+            with_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+            with_logprobs=bool(fields.logprobs),
+            with_ids=bool(fields.return_token_ids),
+        ),
+    )
+
+
+def _logprobs(fields: ChatFields) -> int | None:
+    if fields.logprobs:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs:
+        raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return None
+
+
+def _variables(fields: ChatFields, model: ServedModel, ignored: list[str]) -> dict[str, Any]:
+    """Values for the chat template. One that it does not read is ignored if it asks for what happens anyway."""
+    variables = dict(fields.chat_template_kwargs or {})
+    for name in sorted(variables):
+        if not model.reads_variable(name):
+            ignored.append(f"chat_template_kwargs[{name}]")
+    for name, value, idle in (
+        ("enable_thinking", fields.enable_thinking, False),
+        ("reasoning_effort", fields.reasoning_effort, "none"),
+    ):
+        if value is None:
+            continue
+        if variables.get(name, value) != value:
+            raise RequestError(f"{name} contradicts the one in chat_template_kwargs", param=name)
+        if not model.reads_variable(name):
+            if value != idle:
+                raise unsupported(name)
+            ignored.append(name)
+            continue
+        variables[name] = value
+    return variables
+
+
+class ChatWriter:
+    """Writes `chat.completion` and `chat.completion.chunk` objects."""
+
+    def __init__(
+        self, head: AnswerHead, tokenizer: Tokenizer, *, with_usage: bool, with_logprobs: bool, with_ids: bool
+    ) -> None:
+        self._head = head
+        self._tokenizer = tokenizer
+        self._with_usage = with_usage
+        self._with_logprobs = with_logprobs
+        self._with_ids = with_ids
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        return {
+            **self._common("chat.completion"),
+            "choices": [self._choice(choice) for choice in answer.choices],
+            "usage": usage_block(answer.usage),
+            "timings": timings_block(answer),
+        }
+
+    def opening(self, choices: Sequence[Choice]) -> bytes:
+        return b"".join(
+            self._chunk(choice.index, {"role": "assistant", "content": ""}, **self._prompt_ids(choice))
+            for choice in choices
+        )
+
+    def delta(self, choice: Choice, delta: Delta) -> bytes:
+        extra: dict[str, Any] = {}
+        if self._with_ids and delta.ids:
+            extra["token_ids"] = delta.ids
+        if self._with_logprobs and delta.ids:
+            extra["logprobs"] = self._logprobs(delta.ids, delta.logprobs)
+        return self._chunk(choice.index, {"content": delta.text}, **extra) if delta.text or extra else b""
+
+    def choice_end(self, choice: Choice, answer: Answer | None) -> bytes:
+        reason = choice.finished.reason
+        timings = {} if answer is None or self._with_usage else {"timings": timings_block(answer)}
+        return self._chunk(
+            choice.index, {}, finish_reason=FINISH[reason], ninfer_finish_reason=reason.value, top=timings
+        )
+
+    def closing(self, answer: Answer) -> bytes:
+        if not self._with_usage:
+            return sse.DONE
+        last = {
+            **self._common("chat.completion.chunk"),
+            "choices": [],
+            "usage": usage_block(answer.usage),
+            "timings": timings_block(answer),
+        }
+        return sse.event(last) + sse.DONE
+
+    def failure(self, fault: Fault) -> bytes:
+        return sse.event(openai_error(fault))
+
+    def _common(self, kind: str) -> dict[str, Any]:
+        head = self._head
+        return {
+            "id": head.id,
+            "object": kind,
+            "created": head.created,
+            "model": head.model,
+            "system_fingerprint": head.fingerprint,
+        }
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], *, top: Mapping[str, Any] | None = None, **members: Any
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **members}
+        usage = {"usage": None} if self._with_usage else {}
+        return sse.event({**self._common("chat.completion.chunk"), "choices": [choice], **usage, **(top or {})})
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        reason = choice.finished.reason
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": self._logprobs(choice.ids, choice.logprobs) if self._with_logprobs else None,
+            "finish_reason": FINISH[reason],
+            "ninfer_finish_reason": reason.value,
+            **self._prompt_ids(choice),
+            **({"token_ids": choice.ids} if self._with_ids else {}),
+        }
+
+    def _prompt_ids(self, choice: Choice) -> dict[str, Any]:
+        return {"prompt_token_ids": choice.prompt.ids} if self._with_ids else {}
+
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """One entry per completion token, end tokens included; control tokens have no bytes, as they have no text."""
+        entries = [
+            {
+                **self._token(token, found.chosen),
+                "top_logprobs": [self._token(other, logprob) for other, logprob in found.top],
+            }
+            for token, found in zip(ids, logprobs, strict=True)
+        ]
+        return {"content": entries, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        data = self._tokenizer.token_bytes(token)
+        is_control = token in self._tokenizer.control_ids
+        return {
+            "token": data.decode("utf-8", errors="replace"),
+            "logprob": logprob,
+            "bytes": [] if is_control else list(data),
+        }

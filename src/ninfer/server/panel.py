@@ -1,0 +1,46 @@
+"""`/metrics` as JSON: the figures of the request log, live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ninfer
+from ninfer.server.exchange import Server
+
+
+def panel(server: Server, start_unix_s: float) -> dict[str, Any]:
+    """History, last request, peaks and totals, engine, server; keys as in docs/serving.md, "Metrics"."""
+    accounts, service, plan = server.accounts, server.service, server.model.plan
+    counters, totals = accounts.counters, accounts.totals
+    engine = service.engine
+    names = ("interval_seconds", "prefill_tokens", "decode_tokens", "cache_hit_tokens")
+    return {
+        "history": {name: [interval[name] for interval in accounts.history] for name in names},
+        "last": accounts.last,
+        "performance": {
+            "peak_prefill_tok_s": accounts.peak_prefill,
+            "peak_tok_s": accounts.peak_decode,
+            "totals": {
+                "requests": {outcome.value: count for outcome, count in totals.outcomes.items()},
+                "prompt_tokens": totals.prompt_tokens,
+                "cached_tokens": totals.cached_tokens,
+                "computed_tokens": totals.computed_tokens,
+                "completion_tokens": totals.completion_tokens,
+                "engine": {
+                    "steps": counters.steps,
+                    "prefill_tokens": counters.prefill,
+                    "completion_tokens": counters.completion,
+                    "decode_tokens": counters.decode,
+                },
+            },
+        },
+        "engine": {
+            "plan_digest": plan.digest,
+            "max_concurrency": plan.max_concurrency,
+            "running": engine.num_running,
+            "waiting": engine.num_waiting,
+            "places": {"taken": service.num_open, "all": service.capacity},
+            "kv_pages": {"used": plan.num_pages - engine.num_free_pages, "all": plan.num_pages},
+        },
+        "server": {"instance_id": accounts.instance, "start_unix_s": start_unix_s, "version": ninfer.__version__},
+    }

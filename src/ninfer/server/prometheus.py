@@ -1,0 +1,80 @@
+"""`/metrics` as Prometheus text; the figures are those of `panel`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ninfer.metrics import Histogram
+from ninfer.server.exchange import Server
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ServerCollector(Collector):
+    """Reads the accounts and the engine at each scrape; resets nothing."""
+
+    def __init__(self, server: Server, start_unix_s: float) -> None:
+        self._server = server
+        self._start_unix_s = start_unix_s
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        accounts = self._server.accounts
+        yield _histogram("time_to_first_token_seconds", "Arrival to first token.", accounts.ttft)
+        yield _histogram("request_duration_seconds", "Arrival to the end.", accounts.duration)
+        yield _histogram("request_queue_seconds", "Submission to admission.", accounts.queue)
+
+    def _gauges(self) -> Iterator[Metric]:
+        service, plan = self._server.service, self._server.model.plan
+        engine = service.engine
+        figures = (
+            ("engine_ready", "1 while requests are taken.", float(service.failure is None and not service.is_draining)),
+            ("server_start_time_seconds", "Unix time of the start.", self._start_unix_s),
+            ("max_concurrency", "Requests that run at once.", plan.max_concurrency),
+            ("max_context_tokens", "Prompt and completion of one request at most.", plan.max_context),
+            ("requests_running", "Requests in the engine that have memory.", engine.num_running),
+            ("requests_waiting", "Requests in the engine that wait for memory.", engine.num_waiting),
+            ("requests_open", "Places taken: preparing, waiting and running.", service.num_open),
+            ("kv_capacity_pages", "KV pages of 64 tokens.", plan.num_pages),
+            ("kv_used_pages", "KV pages that hold something.", plan.num_pages - engine.num_free_pages),
+        )
+        for name, text, value in figures:
+            yield GaugeMetricFamily(f"ninfer_{name}", text, value=value)
+        info = GaugeMetricFamily("ninfer_model_info", "The model that is served.", labels=["model_name", "plan_digest"])
+        info.add_metric([self._server.model.id, plan.digest], 1.0)
+        yield info
+
+    def _counters(self) -> Iterator[Metric]:
+        totals, counters = self._server.accounts.totals, self._server.accounts.counters
+        figures = (
+            ("prompt_tokens", "Prompt tokens of ended requests.", totals.prompt_tokens),
+            ("prompt_tokens_cached", "Those whose state was reused.", totals.cached_tokens),
+            ("prefill_tokens", "Prompt tokens computed.", counters.prefill),
+            ("generation_tokens", "Tokens produced.", counters.completion),
+            ("decode_tokens", "Tokens produced after the first of their request.", counters.decode),
+            ("engine_steps", "Forwards that were committed.", counters.steps),
+        )
+        for name, text, value in figures:
+            yield CounterMetricFamily(f"ninfer_{name}", text, value=value)
+        requests = CounterMetricFamily("ninfer_requests", "Requests that ended, by outcome.", labels=["outcome"])
+        for outcome, count in totals.outcomes.items():
+            requests.add_metric([outcome.value], count)
+        yield requests
+
+
+def _histogram(name: str, text: str, found: Histogram) -> Metric:
+    bounds = [*(f"{bound:g}" for bound in found.bounds), "+Inf"]
+    buckets = list(zip(bounds, found.cumulative(), strict=True))
+    return HistogramMetricFamily(f"ninfer_{name}", text, buckets=buckets, sum_value=found.total)
+
+
+def exposition(collector: Collector) -> bytes:
+    """Everything a collector has, as text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)
