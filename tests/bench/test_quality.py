@@ -79,7 +79,7 @@ def test_scores_are_those_of_whole_windows(model: Callable[..., Variant], tokeni
     context = 2 * quality.CHUNK_ROWS // 3 * 2  # two steps, the second one shorter
     text = load_text("builtin/code")
     measured = [
-        measure(variants, reference, [text], context=context, num_windows=3, threads=2, logits_bytes=size)
+        measure(variants, reference, [text], context=context, num_windows=3, threads=1, logits_bytes=size)
         for size in (1, 2 * 4 * context * LONG.vocab_size, 1 << 30)
     ]
     windows = cut_windows([text], tokenizer, context, 3)
@@ -107,7 +107,7 @@ def whole(side: Variant, ids: np.ndarray, context: int) -> np.ndarray:
 
 def test_coarser_formats_diverge_more(model: Callable[..., Variant]) -> None:
     formats = ["bf16", "q8g32", "q4g32"]
-    result = measure([model(name) for name in formats], model(), [load_text("builtin/json")], context=512, threads=2)
+    result = measure([model(name) for name in formats], model(), [load_text("builtin/json")], context=512, threads=1)
     means = [c.mean(c.scores.divergence).value for c in result.comparisons]
     assert 0 < means[0] < means[1] < means[2]
 
@@ -118,7 +118,7 @@ def test_int8_kv_drift_is_bounded(model: Callable[..., Variant]) -> None:
 
     docs/quality.md, "Long contexts", has the same of a real model over 4,096 tokens.
     """
-    result = measure([model(kv_dtype="int8")], model(), [load_text("builtin/prose")], context=1000, threads=2)
+    result = measure([model(kv_dtype="int8")], model(), [load_text("builtin/prose")], context=1000, threads=1)
     (comparison,) = result.comparisons
     first, *later = (comparison.mean(comparison.scores.divergence, bucket).value for bucket in result.buckets)
     assert len(later) == 4
@@ -309,7 +309,18 @@ def test_the_command_compares_with_the_most_exact_by_default(
 def test_the_command_prints_tables(model: Callable[..., Variant], capsys: pytest.CaptureFixture[str]) -> None:
     variants = [str(model("q4g32").path), f"{model().path}:kv-dtype=int8"]
     reference = ["--reference", f"{model().path}:numerics=f32"]
-    arguments = ["bench", "quality", *variants, *reference, "--text", "builtin/prose", "--windows", "2"]
+    arguments = [
+        "bench",
+        "quality",
+        *variants,
+        *reference,
+        "--text",
+        "builtin/prose",
+        "--windows",
+        "2",
+        "--threads",
+        "1",
+    ]
     assert main.run(arguments) == ExitCode.OK
     assert "KL divergence by position" in capsys.readouterr().out
 
