@@ -2,10 +2,15 @@
 
 Written from that converter's rules and the gguf package's own name table, not from ours. Tensors stream, so that large
 models need the memory of their largest tensor.
+
+As a program it writes the random model that `ninfer make-checkpoint` makes of the same shape and seed:
+
+    PYTHONPATH=src:tests python -m make.gguf_qwen35 OUT.gguf --shape 0.8b --kind Q4_0 [--seed N] [--mtp] [--config FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +19,9 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf.quants import quant_shape_to_byte_shape, quantize
+
+from ninfer.convert.random_model.model import SHAPE_NAMES, random_model
+from ninfer.convert.random_model.tokenizer import NUM_CONTROL, tokenizer_metadata
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -54,9 +62,14 @@ def write_gguf_qwen35(
     for name in kept:
         values = converted(name, load(name), config)
         stored = stored_kind(name, shapes[name], kind)
-        writer.write_tensor_data(values if stored == gguf.GGMLQuantizationType.F32 else quantize(values, stored))
+        writer.write_tensor_data(values if stored == gguf.GGMLQuantizationType.F32 else in_blocks(values, stored))
     writer.close()
     return path
+
+
+def in_blocks(values: np.ndarray, kind: gguf.GGMLQuantizationType, rows: int = 4096) -> np.ndarray:
+    """The package's encoding, some rows at a time: it works with several float32 copies."""
+    return np.concatenate([quantize(values[start : start + rows], kind) for start in range(0, len(values), rows)])
 
 
 def stored_kind(name: str, shape: tuple[int, ...], kind: str) -> gguf.GGMLQuantizationType:
@@ -168,3 +181,35 @@ def add_metadata(writer: gguf.GGUFWriter, values: Mapping[str, Any], changed: Ma
             writer.add_key_value(key, value, gguf.GGUFValueType.UINT32)
         else:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+
+
+def write_random(
+    path: Path, shape: str, *, kind: str, seed: int = 0, config_file: Path | None = None, mtp: bool = False
+) -> Path:
+    """The random model of a shape and seed; the same numbers, bf16 before they are encoded, as `make-checkpoint`."""
+    model = random_model(shape, config_file=config_file, seed=seed)
+    shapes = {name: shape for name, shape in model.shapes.items() if mtp or not name.startswith("mtp.")}
+    vocab_size, num_ids = model.config["vocab_size"], model.config["pad_token_id"] + NUM_CONTROL
+    tokenizer = tokenizer_metadata(num_ids)
+    padding = range(num_ids, vocab_size)
+    tokenizer["tokenizer.ggml.tokens"] += [f"[PAD{i}]" for i in padding]
+    tokenizer["tokenizer.ggml.token_type"] += [5] * len(padding)
+    return write_gguf_qwen35(
+        path, model.config, shapes, lambda name: model.tensor(name).all_values(), kind=kind, tokenizer=tokenizer
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write a random Qwen3.5 model as a GGUF file.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--shape", choices=SHAPE_NAMES, required=True)
+    parser.add_argument("--config", type=Path, help="a config.json, for --shape custom")
+    parser.add_argument("--kind", choices=["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"], required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mtp", action="store_true", help="write the MTP module, too")
+    given = parser.parse_args()
+    write_random(given.out, given.shape, kind=given.kind, seed=given.seed, config_file=given.config, mtp=given.mtp)
+
+
+if __name__ == "__main__":
+    main()
