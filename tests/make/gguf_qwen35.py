@@ -162,6 +162,9 @@ def metadata(config: Config, num_mtp: int) -> dict[str, Any]:
         "ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
         "full_attention_interval": config.get("full_attention_interval", 4),
     }
+    if "layer_types" in config:
+        keys["attention.recurrent_layers"] = [kind == "linear_attention" for kind in config["layer_types"]]
+        keys["attention.recurrent_layers"] += [False] * num_mtp
     if rope.get("rope_type", "default") == "yarn":
         keys["rope.scaling.type"] = "yarn"
         keys["rope.scaling.factor"] = float(rope["factor"])

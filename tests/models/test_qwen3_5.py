@@ -21,8 +21,6 @@ BACKENDS = ("reference",)
 TOKENS = 75
 NUM_DECODABLE = 274  # ids of the tiny tokenizer: its last entry is unused
 GREEDY_TOKENS = 200
-# GGUF cannot say which layers are full attention, only every how many.
-GGUF_CONFIGS = [name for name, config in CONFIGS.items() if "layer_types" not in config]
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +30,10 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
     place = tmp_path_factory.mktemp("qwen")
     for index, name in enumerate(CONFIGS):
         model = hf_model(name)
-        sources = {"huggingface": write_qwen(place / f"{index}", model)}
-        if name in GGUF_CONFIGS:
-            sources["gguf"] = write_qwen_gguf(place / f"{index}.gguf", name, model)
+        sources = {
+            "huggingface": write_qwen(place / f"{index}", model),
+            "gguf": write_qwen_gguf(place / f"{index}.gguf", name, model),
+        }
         for kind, source in sources.items():
             found[name, kind] = place / f"{index}-{kind}.ninfer"
             assert convert(source, found[name, kind]).exact
@@ -63,7 +62,7 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.abs(got - want) / np.abs(want).max()
 
 
-CASES = [(name, "huggingface") for name in CONFIGS] + [(name, "gguf") for name in GGUF_CONFIGS]
+CASES = [(name, kind) for name in CONFIGS for kind in ("huggingface", "gguf")]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -356,6 +356,8 @@ GGUF_REFUSED: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"qwen35__attention__head_count_kv": 3}, ArtifactError, r"'qwen35.attention.head_count_kv': is 3"),
     ({"qwen35__attention__value_length": 8}, ConversionError, r"'qwen35.attention.value_length' is 8"),
     ({"qwen35__full_attention_interval": 2}, ArtifactError, r"missing tensors: blk.1.attn_q.weight"),
+    ({"qwen35__attention__recurrent_layers": [True, False]}, ArtifactError, r"recurrent_layers': must be 4 flags"),
+    ({"qwen35__attention__recurrent_layers": [True] * 4}, ArtifactError, r"missing tensors: blk.3.attn_qkv.weight"),
     ({"qwen35__nextn_predict_layers": 1}, ArtifactError, r"missing tensors: .*blk.3"),
     ({"qwen35__nextn_predict_layers": 2}, ConversionError, r"'qwen35.nextn_predict_layers' is 2: one"),
     ({"qwen35__rope__dimension_count": 5}, ArtifactError, r"'qwen35.rope.dimension_count': rotates 5 of the 16"),

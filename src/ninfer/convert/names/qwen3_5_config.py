@@ -61,6 +61,7 @@ _GGUF_KEYS: Final = {
 # Further keys under `qwen35.`: those read below, and those that do not touch the computation of text.
 _GGUF_OTHER_KEYS: Final = {
     "qwen35.attention.layer_norm_rms_epsilon",
+    "qwen35.attention.recurrent_layers",
     "qwen35.attention.value_length",
     "qwen35.block_count",
     "qwen35.full_attention_interval",
@@ -155,13 +156,12 @@ def from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> dict[str, 
     if num_mtp_layers > 1:
         fields.refuse("qwen35.nextn_predict_layers", "one MTP layer is supported")
     blocks = fields.integer("qwen35.block_count", 1 + num_mtp_layers, MAX_LAYERS)
-    interval = fields.integer("qwen35.full_attention_interval", 1, MAX_LAYERS, default=DEFAULT_FULL_INTERVAL)
     rotary_dim = fields.integer("qwen35.rope.dimension_count", 1, 1 << 12, default=head_dim)
     _check_rotary_dim(fields, "qwen35.rope.dimension_count", rotary_dim, head_dim)
     return {
         "vocab_size": vocab_size,
         **sizes,
-        "layer_types": _layer_types(blocks - num_mtp_layers, interval),
+        "layer_types": _gguf_layer_types(fields, blocks, num_mtp_layers),
         "rotary_dim": rotary_dim,
         "rope_theta": fields.number("qwen35.rope.freq_base"),
         "yarn": _gguf_yarn(fields),
@@ -218,6 +218,20 @@ def _hf_layer_types(text: Fields) -> tuple[list[str], list[str]]:
     if text.has("full_attention_interval") and given != regular:
         return given, [f"layer_types is used; full_attention_interval {interval} says otherwise"]
     return given, []
+
+
+def _gguf_layer_types(fields: Fields, blocks: int, num_mtp_layers: int) -> list[str]:
+    """Kind of every layer: from the list that newer files have, which counts the MTP layer, or every n-th is full."""
+    key = "qwen35.attention.recurrent_layers"
+    interval = fields.integer("qwen35.full_attention_interval", 1, MAX_LAYERS, default=DEFAULT_FULL_INTERVAL)
+    if not fields.has(key):
+        return _layer_types(blocks - num_mtp_layers, interval)
+    given = fields.values[key]
+    if not isinstance(given, list) or len(given) != blocks or any(item not in (0, 1) for item in given):
+        fields.fail(key, f"must be {blocks} flags, one for every block")
+    if any(given[blocks - num_mtp_layers :]):
+        fields.refuse(key, "an MTP layer that is recurrent is not supported")
+    return [LINEAR if flag else FULL for flag in given[: blocks - num_mtp_layers]]
 
 
 def _check_rotary_dim(fields: Fields, key: str, rotary_dim: int, head_dim: int) -> None:
