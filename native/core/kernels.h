@@ -16,6 +16,9 @@ constexpr int kPageTokens = 64;   // tokens of one KV page
 constexpr int kSegmentTokens = 256;  // KV positions reduced together; segments are aligned to absolute positions
 constexpr int kKVGroup = 64;      // head dims that share a KV scale
 constexpr int kMaxHeadDim = 256;
+constexpr int kMaxTaps = 8;       // of a causal convolution
+constexpr int kConvChannels = 512;   // most channels of one ConvArgs
+constexpr int kMaxStateBlocks = 4;   // blocks of 16 columns in the largest tile of a recurrent matrix
 constexpr int kQueryTile = 24;    // most query rows (token rows x heads of one KV head) of one attention tile
 
 enum class WeightFormat : int { f32 = 0, bf16 = 1, q8g32 = 2, q4g32 = 3, q4g32m = 4 };
@@ -80,14 +83,17 @@ constexpr std::size_t product_scratch_bytes(int groups) {
   return kProductScratchHeader + std::size_t{512} * static_cast<std::size_t>(groups);
 }
 
-struct RmsNormArgs {
+// Norms of heads that lie side by side: rms_norm (w), gated_rms_norm (w, z), l2_norm (scale).
+struct NormArgs {
   const float* x;
   std::size_t ldx;
+  const float* z;
+  std::size_t ldz;
   const float* w;
   float* y;
   std::size_t ldy;
-  int width;
-  float eps;
+  int num_heads, head_dim;
+  float eps, scale;
 };
 
 struct RopeArgs {
@@ -100,12 +106,59 @@ struct RopeArgs {
   int num_heads, head_dim, rotary_dim;
 };
 
-struct SiluMulArgs {
-  const float* x;             // [rows, 2 width]
+struct GateArgs {
+  const float* x;
   std::size_t ldx;
+  const float* gate;
+  std::size_t ldg;
   float* y;
   std::size_t ldy;
   int width;
+};
+
+struct DeltaGatesArgs {
+  const float* a;
+  std::size_t lda;
+  const float* b;
+  std::size_t ldb;
+  const float* decay;         // [heads], positive
+  const float* dt_bias;
+  float* y;                   // [rows, 2 heads]: factors, then strengths
+  std::size_t ldy;
+  int heads;
+};
+
+// Some channels of the rows of one sequence.
+struct ConvArgs {
+  const float* u;             // [rows, ldu]
+  std::size_t ldu;
+  const float* window;        // [taps - 1, window_stride]: the rows before
+  std::size_t window_stride;
+  const float* w;             // [taps, ldw]
+  std::size_t ldw;
+  float* y;
+  std::size_t ldy;
+  int rows, channels, taps;
+};
+
+// Some columns of the matrix of one value head, over one or more rows of one sequence.
+struct DeltaArgs {
+  const float* q;             // [rows, key_dim] of the head; unused without o
+  std::size_t ldq;
+  const float* k;
+  std::size_t ldk;
+  const float* v;             // [rows, columns]
+  std::size_t ldv;
+  const float* decay;         // one per row, ldg apart, like beta
+  const float* beta;
+  std::size_t ldg;
+  float* o;                   // [rows, columns], or null: the rows only change the state
+  std::size_t ldo;
+  int rows, key_dim;
+  int columns;                // at most 16 * KernelTable::state_blocks
+  const float* from;          // state before the rows [blocks, key_dim, 16]; null is zero
+  float* to;                  // state after them; may be `from`
+  const float* next;          // what is likely read next, at least as much again, or null
 };
 
 // Byte layout of one layer's part of a KV page (docs/formats.md, "KV pages").
@@ -163,13 +216,20 @@ struct KernelTable {
   const char* name;
   int tile_rows;              // rows per activation tile that this target likes best
   int float_tile_rows;
+  int state_blocks;           // blocks of 16 columns of a recurrent matrix whose accumulators stay in registers
   // Quantise the (tile, group) pairs [begin, end), numbered tile by tile. Threads then write different lines.
   void (*quantize)(const QuantizeArgs&, long begin, long end);
   void (*product_a8)(const ProductArgs&);    // packed weights, quantised activations
   void (*product_f32)(const ProductArgs&);   // any weights, float activations
-  void (*rms_norm)(const RmsNormArgs&, int row_begin, int row_end);
+  void (*rms_norm)(const NormArgs&, int row_begin, int row_end);
+  void (*gated_rms_norm)(const NormArgs&, int row_begin, int row_end);
+  void (*l2_norm)(const NormArgs&, int row_begin, int row_end);
   void (*rope)(const RopeArgs&, int row_begin, int row_end);
-  void (*silu_mul)(const SiluMulArgs&, int row_begin, int row_end);
+  void (*silu_mul)(const GateArgs&, int row_begin, int row_end);
+  void (*sigmoid_mul)(const GateArgs&, int row_begin, int row_end);
+  void (*delta_gates)(const DeltaGatesArgs&, int row_begin, int row_end);
+  void (*causal_conv)(const ConvArgs&);
+  void (*delta_rule)(const DeltaArgs&);
   void (*kv_append)(const KVAppendArgs&);
   void (*attention)(const AttentionTile&);
   void (*merge)(const MergeArgs&);

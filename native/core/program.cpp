@@ -183,14 +183,36 @@ void Program::plan(int num_pages) {
   }
   int most_groups = 0;
   for (const Weight& w : weights_) most_groups = std::max(most_groups, w.groups);
-  own_tile_offset_ = align64(std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups)));
+  own_tile_offset_ = std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups));
+  for (const StateLayer& l : state_.layers())  // the window of some channels, or a tile of a matrix
+    own_tile_offset_ = std::max({own_tile_offset_, sizeof(float) * kConvChannels * kMaxTaps,
+                                 sizeof(float) * l.block_floats * kMaxStateBlocks});
+  own_tile_offset_ = align64(own_tile_offset_);
   thread_bytes_ = own_tile_offset_ + (a8_ ? tile_bytes(1, kOwnTilePairs) : 0);
   scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + thread_bytes_ * threads_;
 }
 
-void Program::finish(std::uint8_t* kv, int num_pages) {
+// Nodes that thread t of n does for rows of its own share only need no barrier between them: a row's values are written
+// and read by one thread. The row space of a run of such nodes, or -1.
+int Program::row_wise_space(const Node& node) const {
+  const auto space = [&](const View& v) { return slots_[v.slot].logit_rows ? 1 : 0; };
+  if (const auto* n = std::get_if<NormNode>(&node)) return space(n->out);
+  if (const auto* n = std::get_if<GateNode>(&node)) return space(n->out);
+  if (const auto* n = std::get_if<DeltaGatesNode>(&node)) return space(n->out);
+  if (const auto* n = std::get_if<RopeNode>(&node)) return space(n->out);
+  if (std::holds_alternative<EmbeddingNode>(node) || std::holds_alternative<RopeAnglesNode>(node)) return 0;
+  return -1;
+}
+
+void Program::finish(std::uint8_t* kv, int num_pages, std::uint8_t* state) {
   plan(num_pages);
   kv_ = kv;
+  state_.bind(reinterpret_cast<float*>(state));
+  barrier_after_.assign(nodes_.size(), 1);
+  for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) {
+    const int space = row_wise_space(nodes_[i]);
+    barrier_after_[i] = space < 0 || space != row_wise_space(nodes_[i + 1]);
+  }
   num_pages_ = num_pages;
   workspace_ = std::make_unique<Pages>(workspace_bytes_, false);
   scratch_ = std::make_unique<Pages>(scratch_bytes_, false);
@@ -244,7 +266,7 @@ void Program::thread_main(int thread) {
   std::uint64_t last = profiling ? now_ns() : 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     std::visit([&](const auto& node) { exec(node, static_cast<int>(i), thread); }, nodes_[i]);
-    pool_->barrier();
+    if (barrier_after_[i]) pool_->barrier();
     if (profiling) {
       const std::uint64_t now = now_ns();
       node_ns_[i] += now - last;
@@ -258,10 +280,15 @@ void Program::exec(const EmbeddingNode& n, int, int thread) {
   for (int r = begin; r < end; ++r) decode_row(weights_[n.weight], step_->token_ids[r], at(n.out) + r * stride(n.out));
 }
 
-void Program::exec(const RmsNormNode& n, int, int thread) {
+void Program::exec(const NormNode& n, int, int thread) {
   const auto [begin, end] = share(rows(n.x), thread);
-  kernels_.rms_norm({at(n.x), stride(n.x), vectors_[n.vector].first, at(n.out), stride(n.out), n.x.width, n.eps}, begin,
-                    end);
+  const NormArgs args{at(n.x), stride(n.x), at(n.z), stride(n.z), n.vector < 0 ? nullptr : vectors_[n.vector].first,
+                      at(n.out), stride(n.out), n.num_heads, n.x.width / n.num_heads, n.eps, n.scale};
+  switch (n.kind) {
+    case Norm::rms: return kernels_.rms_norm(args, begin, end);
+    case Norm::gated_rms: return kernels_.gated_rms_norm(args, begin, end);
+    case Norm::l2: return kernels_.l2_norm(args, begin, end);
+  }
 }
 
 void Program::exec(const LinearNode& n, int, int thread) {
@@ -305,13 +332,13 @@ void Program::exec(const LinearNode& n, int, int thread) {
 
 void Program::exec(const RopeAnglesNode& n, int, int thread) {
   const auto [begin, end] = share(step_->rows, thread);
-  const int half = static_cast<int>(n.inv_freq.size());
+  const int half = static_cast<int>(n.frequencies.size());
   for (int r = begin; r < end; ++r) {
     float* out = at(n.out) + r * stride(n.out);
     for (int i = 0; i < half; ++i) {
-      const double angle = positions_[r] * n.inv_freq[i];
-      out[i] = static_cast<float>(std::cos(angle));
-      out[half + i] = static_cast<float>(std::sin(angle));
+      const double angle = positions_[r] * n.frequencies[i];
+      out[i] = static_cast<float>(n.magnitude * std::cos(angle));
+      out[half + i] = static_cast<float>(n.magnitude * std::sin(angle));
     }
   }
 }
@@ -421,9 +448,17 @@ void Program::attention_item(const AttentionNode& n, const Item& item, int threa
                       thread_scratch_ + thread_bytes_ * thread});
 }
 
-void Program::exec(const SiluMulNode& n, int, int thread) {
+void Program::exec(const GateNode& n, int, int thread) {
   const auto [begin, end] = share(rows(n.x), thread);
-  kernels_.silu_mul({at(n.x), stride(n.x), at(n.out), stride(n.out), n.out.width}, begin, end);
+  (n.kind == Gate::silu ? kernels_.silu_mul : kernels_.sigmoid_mul)(
+      {at(n.x), stride(n.x), at(n.gate), stride(n.gate), at(n.out), stride(n.out), n.out.width}, begin, end);
+}
+
+void Program::exec(const DeltaGatesNode& n, int, int thread) {
+  const auto [begin, end] = share(rows(n.a), thread);
+  kernels_.delta_gates({at(n.a), stride(n.a), at(n.b), stride(n.b), vectors_[n.decay].first, vectors_[n.dt_bias].first,
+                        at(n.out), stride(n.out), n.a.width},
+                       begin, end);
 }
 
 void Program::exec(const SelectRowsNode& n, int, int thread) {

@@ -10,6 +10,7 @@
 
 #include "core/kernels.h"
 #include "core/memory.h"
+#include "core/state.h"
 #include "core/thread_pool.h"
 
 namespace ninfer {
@@ -22,27 +23,35 @@ struct View {
 };
 
 struct EmbeddingNode { int weight; View out; };
-struct RmsNormNode { View x; int vector; float eps; View out; };
+// Norms of heads side by side. Vector -1: none.
+enum class Norm { rms, gated_rms, l2 };
+struct NormNode { Norm kind; View x; View z; int vector; int num_heads; float eps, scale; View out; };
 struct LinearNode { View x; std::vector<int> weights; View out; bool has_residual; View residual; };
-struct RopeAnglesNode { std::vector<double> inv_freq; View out; };
+struct RopeAnglesNode { std::vector<double> frequencies; double magnitude; View out; };
 struct RopeNode { View x; View angles; int num_heads, head_dim; View out; };
 struct KVAppendNode { int layer; View k; View v; };
 struct AttentionNode { int layer; View q; int num_heads; float scale; View out; int plan = 0; };
-struct SiluMulNode { View x; View out; };
+enum class Gate { silu, sigmoid };
+struct GateNode { Gate kind; View x; View gate; View out; };
+struct DeltaGatesNode { View a; View b; int decay, dt_bias; View out; };
+struct CausalConvNode { int layer; View u; int vector; View out; };
+struct DeltaRuleNode { int layer; View q; View k; View v; View gates; int num_k_heads; View out; };
 struct SelectRowsNode { View x; View out; };
 
-using Node = std::variant<EmbeddingNode, RmsNormNode, LinearNode, RopeAnglesNode, RopeNode, KVAppendNode, AttentionNode,
-                          SiluMulNode, SelectRowsNode>;
+using Node = std::variant<EmbeddingNode, NormNode, LinearNode, RopeAnglesNode, RopeNode, KVAppendNode, AttentionNode,
+                          GateNode, DeltaGatesNode, CausalConvNode, DeltaRuleNode, SelectRowsNode>;
 
 struct StepSequence {
   int start, count, position;
   const std::int32_t* page_ids;
+  StateAccess state;
 };
 
 struct Step {
   int rows;
   const std::int32_t* token_ids;
   std::vector<StepSequence> sequences;
+  std::vector<StateSave> saves;
   int logit_rows;
   const std::int32_t* logit_row_ids;
 };
@@ -56,9 +65,11 @@ class Program {
   int add_slot(int width, bool logit_rows);
   // One KV layout per layer; returns the bytes of one page (all layers).
   std::size_t set_kv(KVFormat format, const std::vector<std::pair<int, int>>& heads_and_dims);
+  // Recurrent layers are added before the nodes that use them.
+  StateStore& state() { return state_; }
   void add_node(Node node);
-  // Allocates buffers and scratch; after this only run() may be called.
-  void finish(std::uint8_t* kv, int num_pages);
+  // Allocates buffers and scratch; after this only run() may be called. `state` is as large as state().plan() said.
+  void finish(std::uint8_t* kv, int num_pages, std::uint8_t* state);
 
   void run(const Step& step);
 
@@ -82,6 +93,7 @@ class Program {
  private:
   struct Slot { int width, stride; bool logit_rows; std::size_t offset; };
   struct Item { int sequence, row, rows, head0, heads, kv_head, segment; };  // segment < 0: the whole query
+  struct StateTile { int head, block, blocks; };  // columns 16 * block .. of the matrix of a head
   // How the attention of layers with these heads is cut into work items in the current step.
   struct AttentionPlan {
     int num_heads, num_kv_heads, padded_dim;
@@ -91,16 +103,23 @@ class Program {
 
   void thread_main(int thread);
   void exec(const EmbeddingNode&, int node, int thread);
-  void exec(const RmsNormNode&, int node, int thread);
+  void exec(const NormNode&, int node, int thread);
   void exec(const LinearNode&, int node, int thread);
   void exec(const RopeAnglesNode&, int node, int thread);
   void exec(const RopeNode&, int node, int thread);
   void exec(const KVAppendNode&, int node, int thread);
   void exec(const AttentionNode&, int node, int thread);
-  void exec(const SiluMulNode&, int node, int thread);
+  void exec(const GateNode&, int node, int thread);
+  void exec(const DeltaGatesNode&, int node, int thread);
+  void exec(const CausalConvNode&, int node, int thread);
+  void exec(const DeltaRuleNode&, int node, int thread);
   void exec(const SelectRowsNode&, int node, int thread);
   void attention_item(const AttentionNode&, const Item&, int thread);
   void plan_attention(AttentionPlan&) const;
+  void conv_channels(const CausalConvNode&, const StepSequence&, int begin, int end, float* scratch);
+  void delta_tile(const DeltaRuleNode&, const StepSequence&, const StateTile&, float* scratch);
+  void keep_rows(const DeltaRuleNode&, const StepSequence&, int thread);
+  int row_wise_space(const Node&) const;
 
   float* at(const View& v) const;
   std::size_t stride(const View& v) const { return static_cast<std::size_t>(slots_[v.slot].stride); }
@@ -122,7 +141,9 @@ class Program {
   std::vector<std::size_t> layer_offset_;
   std::size_t page_bytes_ = 0;
   std::uint8_t* kv_ = nullptr;
+  StateStore state_;
   std::vector<Node> nodes_;
+  std::vector<char> barrier_after_;   // of each node
 
   std::size_t workspace_bytes_ = 0, scratch_bytes_ = 0;
   std::size_t tiles_bytes_ = 0, partial_floats_ = 0, thread_bytes_ = 0, own_tile_offset_ = 0;

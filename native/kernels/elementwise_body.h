@@ -1,4 +1,4 @@
-// Row-wise ops: norms, rotary embedding, gated activation; and the exponential that softmax and silu share.
+// Row-wise ops: norms, rotary embedding, gates; and the exponential that softmax and gates share.
 #pragma once
 
 #include <math.h>
@@ -9,10 +9,13 @@ namespace {
 
 using namespace ninfer;
 
-// e^x, relative error below 2 ulp, the same bits on every target. Arguments are clamped to [-87, 88]; NaN stays NaN.
+// e^x, relative error below 2 ulp, the same bits on every target. Arguments are clamped to [kLowestExponent, 88];
+// NaN stays NaN.
 // Range reduction to [-ln2/2, ln2/2] with a two-part ln 2, then a degree-6 Taylor-minimax polynomial.
+constexpr float kLowestExponent = -87.0f;
+
 inline V::F exp_lanes(V::F x) {
-  x = V::min(V::set1(88.0f), V::max(V::set1(-87.0f), x));
+  x = V::min(V::set1(88.0f), V::max(V::set1(kLowestExponent), x));
   const V::F n = V::round(V::mul(x, V::set1(1.44269504f)));
   V::F r = V::fnma(n, V::set1(0.693359375f), x);
   r = V::fnma(n, V::set1(-2.12194440e-4f), r);
@@ -41,21 +44,67 @@ inline void save_lanes(float* p, V::F v, int lanes) {
   else V::store_n(p, v, lanes);
 }
 
-void rms_norm(const RmsNormArgs& a, int row_begin, int row_end) {
-  for (int row = row_begin; row < row_end; ++row) {
-    const float* x = a.x + row * a.ldx;
-    float* y = a.y + row * a.ldy;
-    V::F sum = V::zero();
-    for_lanes(a.width, [&](int i, int lanes) {
-      const V::F v = load_lanes(x + i, lanes);
-      sum = V::fma(v, v, sum);
-    });
-    const float mean = V::reduce_add(sum) / static_cast<float>(a.width);
-    const V::F inv = V::set1(1.0f / sqrtf(mean + a.eps));
-    for_lanes(a.width, [&](int i, int lanes) {
-      save_lanes(y + i, V::mul(V::mul(load_lanes(x + i, lanes), inv), load_lanes(a.w + i, lanes)), lanes);
-    });
-  }
+inline V::F one_plus_exp_of_minus(V::F x) { return V::add(V::set1(1.0f), exp_lanes(V::sub(V::zero(), x))); }
+inline V::F sigmoid(V::F x) { return V::div(V::set1(1.0f), one_plus_exp_of_minus(x)); }
+inline V::F silu(V::F x) { return V::div(x, one_plus_exp_of_minus(x)); }
+
+// log(1 + e^x) = max(x, 0) + log(1 + t) with t = e^-|x| in 0 .. 1. With u = t / (2 + t), log(1 + t) is twice the area
+// tangent of u, whose series u + u^3 / 3 + ... has no terms above 2^-26 of it beyond u^15, as u is at most 1/3. From x =
+// 17 on t is lost in the sum, so that the result is x.
+inline V::F softplus(V::F x) {
+  const V::F magnitude = V::max(V::sub(V::zero(), x), x);
+  const V::F t = exp_lanes(V::sub(V::zero(), magnitude));
+  const V::F u = V::div(t, V::add(V::set1(2.0f), t));
+  const V::F square = V::mul(u, u);
+  V::F series = V::set1(1.0f / 15.0f);
+  for (int odd = 13; odd > 0; odd -= 2) series = V::fma(series, square, V::set1(1.0f / static_cast<float>(odd)));
+  return V::fma(V::add(u, u), series, V::max(V::zero(), x));
+}
+
+// 1 / sqrt(of the sum of squares over `divisor`, plus eps).
+inline float inverse_root(const float* x, int width, float divisor, float eps) {
+  V::F sum = V::zero();
+  for_lanes(width, [&](int i, int lanes) {
+    const V::F v = load_lanes(x + i, lanes);
+    sum = V::fma(v, v, sum);
+  });
+  return 1.0f / sqrtf(V::reduce_add(sum) / divisor + eps);
+}
+
+void rms_norm(const NormArgs& a, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
+    for (int head = 0; head < a.num_heads; ++head) {
+      const float* x = a.x + row * a.ldx + head * a.head_dim;
+      float* y = a.y + row * a.ldy + head * a.head_dim;
+      const V::F inverse = V::set1(inverse_root(x, a.head_dim, static_cast<float>(a.head_dim), a.eps));
+      for_lanes(a.head_dim, [&](int i, int lanes) {
+        save_lanes(y + i, V::mul(V::mul(load_lanes(x + i, lanes), inverse), load_lanes(a.w + i, lanes)), lanes);
+      });
+    }
+}
+
+void gated_rms_norm(const NormArgs& a, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
+    for (int head = 0; head < a.num_heads; ++head) {
+      const float* x = a.x + row * a.ldx + head * a.head_dim;
+      const float* z = a.z + row * a.ldz + head * a.head_dim;
+      float* y = a.y + row * a.ldy + head * a.head_dim;
+      const V::F inverse = V::set1(inverse_root(x, a.head_dim, static_cast<float>(a.head_dim), a.eps));
+      for_lanes(a.head_dim, [&](int i, int lanes) {
+        const V::F normed = V::mul(V::mul(load_lanes(x + i, lanes), inverse), load_lanes(a.w + i, lanes));
+        save_lanes(y + i, V::mul(normed, silu(load_lanes(z + i, lanes))), lanes);
+      });
+    }
+}
+
+void l2_norm(const NormArgs& a, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
+    for (int head = 0; head < a.num_heads; ++head) {
+      const float* x = a.x + row * a.ldx + head * a.head_dim;
+      float* y = a.y + row * a.ldy + head * a.head_dim;
+      const V::F factor = V::set1(inverse_root(x, a.head_dim, 1.0f, a.eps) * a.scale);
+      for_lanes(a.head_dim, [&](int i, int lanes) { save_lanes(y + i, V::mul(load_lanes(x + i, lanes), factor), lanes); });
+    }
 }
 
 void rope(const RopeArgs& a, int row_begin, int row_end) {
@@ -79,15 +128,31 @@ void rope(const RopeArgs& a, int row_begin, int row_end) {
   }
 }
 
-void silu_mul(const SiluMulArgs& a, int row_begin, int row_end) {
-  for (int row = row_begin; row < row_end; ++row) {
-    const float* gate = a.x + row * a.ldx;
-    const float* up = gate + a.width;
-    float* y = a.y + row * a.ldy;
+void silu_mul(const GateArgs& a, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
     for_lanes(a.width, [&](int i, int lanes) {
-      const V::F g = load_lanes(gate + i, lanes);
-      const V::F denominator = V::add(V::set1(1.0f), exp_lanes(V::sub(V::zero(), g)));
-      save_lanes(y + i, V::mul(V::div(g, denominator), load_lanes(up + i, lanes)), lanes);
+      const V::F gated = silu(load_lanes(a.gate + row * a.ldg + i, lanes));
+      save_lanes(a.y + row * a.ldy + i, V::mul(gated, load_lanes(a.x + row * a.ldx + i, lanes)), lanes);
+    });
+}
+
+void sigmoid_mul(const GateArgs& a, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
+    for_lanes(a.width, [&](int i, int lanes) {
+      const V::F denominator = one_plus_exp_of_minus(load_lanes(a.gate + row * a.ldg + i, lanes));
+      save_lanes(a.y + row * a.ldy + i, V::div(load_lanes(a.x + row * a.ldx + i, lanes), denominator), lanes);
+    });
+}
+
+void delta_gates(const DeltaGatesArgs& a, int row_begin, int row_end) {
+  const V::F lowest = V::set1(kLowestExponent);
+  for (int row = row_begin; row < row_end; ++row) {
+    float* y = a.y + row * a.ldy;
+    for_lanes(a.heads, [&](int j, int lanes) {
+      const V::F x = V::add(load_lanes(a.a + row * a.lda + j, lanes), load_lanes(a.dt_bias + j, lanes));
+      const V::F exponent = V::sub(V::zero(), V::mul(load_lanes(a.decay + j, lanes), softplus(x)));
+      save_lanes(y + j, V::zero_below(exp_lanes(exponent), exponent, lowest), lanes);
+      save_lanes(y + a.heads + j, sigmoid(load_lanes(a.b + row * a.ldb + j, lanes)), lanes);
     });
   }
 }

@@ -5,12 +5,15 @@
 #include "kernels/elementwise_body.h"
 #include "kernels/kv_body.h"
 #include "kernels/attention_body.h"
+#include "kernels/recurrent_body.h"
 
 namespace {
 
 constexpr ninfer::KernelTable make_table(const char* name) {
-  return {name, V::kTileRows, V::kFloatTileRows, quantize, product_a8, product_f32, rms_norm, rope, silu_mul,
-          kv_append, attention, merge};
+  return {name,           V::kTileRows, V::kFloatTileRows, V::kStateBlocks, quantize,    product_a8,
+          product_f32,    rms_norm,     gated_rms_norm,    l2_norm,         rope,        silu_mul,
+          sigmoid_mul,    delta_gates,  causal_conv,       delta_rule,      kv_append,   attention,
+          merge};
 }
 
 }  // namespace

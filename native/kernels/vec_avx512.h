@@ -17,6 +17,7 @@ struct V {
   static constexpr int kBlockRows = 6;
   static constexpr int kBlockRecords = 2;
   static constexpr int kFloatTileRows = 12;
+  static constexpr int kStateBlocks = 4;
   static constexpr int kQueryBlock = 6;
 
   static F zero() { return _mm512_setzero_ps(); }

@@ -16,6 +16,7 @@ struct V {
   static constexpr int kBlockRows = 4;
   static constexpr int kBlockRecords = 1;
   static constexpr int kFloatTileRows = 4;
+  static constexpr int kStateBlocks = 2;
   static constexpr int kQueryBlock = 3;
 
   template <class Fn> static F map(Fn fn) {

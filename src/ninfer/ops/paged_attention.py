@@ -95,6 +95,8 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
         ("segment-border", 4, 1, 36, [[Rows(0, 0, 250)], [Rows(0, 250, 9)], [Rows(0, 259, 1)]]),
         ("partial-groups", 5, 5, 80, [[Rows(0, 0, 13)], [Rows(0, 13, 1), Rows(1, 0, 2)]]),
         ("wide-heads", 4, 2, 128, [[Rows(0, 0, 30)], [Rows(0, 30, 3)]]),
+        ("widest-heads", 12, 2, 256, [[Rows(0, 0, 9), Rows(1, 0, 1)], [Rows(0, 9, 1), Rows(1, 1, 4)]]),
+        ("whole-tile", 8, 1, 256, [[Rows(0, 0, 61)], [Rows(0, 61, 6)]]),
         ("rewound", 3, 3, 48, [[Rows(0, 0, 20)], [Rows(0, 12, 5)], [Rows(0, 17, 1)]]),
         ("many-rows", 7, 1, 24, [[Rows(i, 0, 3 + i) for i in range(6)], [Rows(i, 3 + i, 1) for i in range(6)]]),
     )

@@ -7,12 +7,21 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.backends.base import F32Array, LayerState, Matrix, Weights, stride_floats, weight_names
+from ninfer.backends.base import (
+    F32Array,
+    LayerState,
+    Matrix,
+    Weights,
+    check_state_options,
+    journal_widths,
+    stride_floats,
+    weight_names,
+)
 from ninfer.backends.cpu import _native
 from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memory
 from ninfer.backends.options import Numerics, RuntimeOptions
 from ninfer.errors import BackendError, InvariantError, UnsupportedError
-from ninfer.ops.batch import ForwardBatch
+from ninfer.ops.batch import ForwardBatch, StateAccess
 from ninfer.ops.graph import BufferSlots, Graph, Node, Value
 
 WEIGHT_FORMATS: Mapping[str, int] = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
@@ -23,6 +32,9 @@ NUMERICS: tuple[Numerics, ...] = ("a8", "f32")
 _SMALLEST_HUGE_KV = 32 * 2**20
 """KV memory below this stays in ordinary pages: huge ones are no faster there (2,048 positions of SmolLM2, 2-core
 Zen 5, November 2026) and make memory resident that a short answer never touches."""
+
+_HUGE_PAGE = 2 * 2**20
+"""Recurrent state is read and written whole at every step, so it takes huge pages as soon as it fills one."""
 
 _View = tuple[int, int, int]
 
@@ -53,6 +65,7 @@ class _Recorder:
         self._matrix_ids: dict[str, int] = {}
         self._vector_ids: dict[str, int] = {}
         self.weight_bytes = 0
+        check_state_options(graph, options)
         if options.numerics not in NUMERICS:
             raise UnsupportedError(f"numerics {options.numerics!r}; the CPU backend has {', '.join(NUMERICS)}")
         if options.kv_format not in _KV_FORMATS:
@@ -64,8 +77,13 @@ class _Recorder:
             self.page_bytes = self.program.set_kv(
                 _KV_FORMATS[options.kv_format], [(layer.num_kv_heads, layer.head_dim) for layer in graph.kv_layers]
             )
+            for index, layer in enumerate(graph.state_layers):
+                _, key_width, _, _ = journal_widths(graph, index)
+                heads = layer.num_v_heads, layer.key_dim, layer.value_dim
+                self.program.add_state_layer(layer.conv_channels, layer.conv_taps, *heads, key_width)
         except ValueError as error:
             raise UnsupportedError(str(error)) from None
+        self.state_bytes = self.program.plan_state(options.num_state_slots, options.num_journals, options.journal_rows)
         self.slots: BufferSlots = graph.assign_slots()
         self.slot_ids = [self.program.add_slot(width, rows == "R") for width, rows in self.slots.slots]
         for node in graph.nodes:
@@ -82,7 +100,7 @@ class _Recorder:
         return {
             "weights": self.weight_bytes,
             "kv": self.page_bytes * self.options.num_pages,
-            "state": 0,
+            "state": self.state_bytes,
             "workspace": workspace - logits,
             "logits": logits,
         }
@@ -121,9 +139,19 @@ def _embedding(r: _Recorder, node: Node) -> None:
 
 
 def _rms_norm(r: _Recorder, node: Node) -> None:
-    if node.count("num_heads") != 1:
-        raise UnsupportedError("rms_norm of several heads; the CPU backend has one")
-    r.program.rms_norm(r.view(node.inputs[0]), r.vector(node.weights[0]), node.number("eps"), r.out(node))
+    w, num_heads = r.vector(node.weights[0]), node.count("num_heads")
+    r.program.rms_norm(r.view(node.inputs[0]), w, num_heads, node.number("eps"), r.out(node))
+
+
+def _gated_rms_norm(r: _Recorder, node: Node) -> None:
+    x, z = node.inputs
+    w, num_heads = r.vector(node.weights[0]), node.count("num_heads")
+    r.program.gated_rms_norm(r.view(x), r.view(z), w, num_heads, node.number("eps"), r.out(node))
+
+
+def _l2_norm(r: _Recorder, node: Node) -> None:
+    num_heads, eps, scale = node.count("num_heads"), node.number("eps"), node.number("scale")
+    r.program.l2_norm(r.view(node.inputs[0]), num_heads, eps, scale, r.out(node))
 
 
 def _linear(r: _Recorder, node: Node) -> None:
@@ -132,9 +160,7 @@ def _linear(r: _Recorder, node: Node) -> None:
 
 
 def _rope_angles(r: _Recorder, node: Node) -> None:
-    if node.number("magnitude") != 1:
-        raise UnsupportedError("rope_angles of a magnitude; the CPU backend has 1")
-    r.program.rope_angles(list(node.numbers("frequencies")), r.out(node))
+    r.program.rope_angles(list(node.numbers("frequencies")), node.number("magnitude"), r.out(node))
 
 
 def _rope(r: _Recorder, node: Node) -> None:
@@ -153,7 +179,29 @@ def _paged_attention(r: _Recorder, node: Node) -> None:
 
 
 def _silu_mul(r: _Recorder, node: Node) -> None:
-    r.program.silu_mul(r.view(node.inputs[0]), r.out(node))
+    x = node.inputs[0]
+    gate, up = x.columns(0, x.width // 2), x.columns(x.width // 2, x.width)
+    r.program.silu_mul(r.view(up), r.view(gate), r.out(node))
+
+
+def _sigmoid_mul(r: _Recorder, node: Node) -> None:
+    x, gate = node.inputs
+    r.program.sigmoid_mul(r.view(x), r.view(gate), r.out(node))
+
+
+def _delta_gates(r: _Recorder, node: Node) -> None:
+    a, b = node.inputs
+    decay, dt_bias = (r.vector(name) for name in node.weights)
+    r.program.delta_gates(r.view(a), r.view(b), decay, dt_bias, r.out(node))
+
+
+def _causal_conv(r: _Recorder, node: Node) -> None:
+    r.program.causal_conv(node.count("layer"), r.view(node.inputs[0]), r.vector(node.weights[0]), r.out(node))
+
+
+def _gated_delta_rule(r: _Recorder, node: Node) -> None:
+    q, k, v, gates = (r.view(value) for value in node.inputs)
+    r.program.gated_delta_rule(node.count("layer"), q, k, v, gates, node.count("num_k_heads"), r.out(node))
 
 
 def _select_rows(r: _Recorder, node: Node) -> None:
@@ -168,6 +216,12 @@ _RECORDERS: Mapping[str, Callable[[_Recorder, Node], None]] = {
     "rope": _rope,
     "kv_append": _kv_append,
     "paged_attention": _paged_attention,
+    "sigmoid_mul": _sigmoid_mul,
+    "causal_conv": _causal_conv,
+    "l2_norm": _l2_norm,
+    "delta_gates": _delta_gates,
+    "gated_delta_rule": _gated_delta_rule,
+    "gated_rms_norm": _gated_rms_norm,
     "silu_mul": _silu_mul,
     "select_rows": _select_rows,
 }
@@ -184,7 +238,8 @@ class NativeExecutable:
             recorder = _Recorder(graph, weights, options, store)
             kv_bytes = recorder.page_bytes * options.num_pages
             kv = _native.allocate(kv_bytes, kv_bytes >= _SMALLEST_HUGE_KV)
-            recorder.program.finish(kv, recorder.page_bytes, options.num_pages)
+            state = _native.allocate(recorder.state_bytes, recorder.state_bytes >= _HUGE_PAGE)
+            recorder.program.finish(kv, recorder.page_bytes, options.num_pages, state)
         except MemoryError:
             wanted = sum(plan_memory(graph, weights, options).values())
             raise BackendError(f"out of memory for {wanted} bytes of model and cache") from None
@@ -202,14 +257,17 @@ class NativeExecutable:
     def forward(self, batch: ForwardBatch) -> F32Array:
         """Run one step; gives the logits float32 `[R, V]`, valid until the next step."""
         sequences = batch.sequences
-        table = np.empty((len(sequences), 4), np.int32)
+        table = np.empty((len(sequences), 9), np.int32)
+        saves: list[tuple[int, int]] = []
         first_page = 0
         for i, s in enumerate(sequences):
-            table[i] = (s.start, s.count, s.position, first_page)
+            table[i] = (s.start, s.count, s.position, first_page, *self._state_columns(s.state))
             first_page += len(s.pages)
+            if s.state is not None:
+                saves += s.state.saves
         pages = sequences[0].pages if len(sequences) == 1 else np.concatenate([s.pages for s in sequences])
         try:
-            self._program.run(batch.token_ids, table, pages, batch.logit_rows)
+            self._program.run(batch.token_ids, table, pages, batch.logit_rows, saves)
         except ValueError as error:
             raise InvariantError(f"a step that no model may ask for: {error}") from None
         num_rows = len(batch.logit_rows)
@@ -217,6 +275,16 @@ class NativeExecutable:
         if self._logits is None:
             return np.empty((num_rows, 0), np.float32)
         return self._logits[:num_rows]
+
+    def _state_columns(self, access: StateAccess | None) -> tuple[int, int, int, int, int]:
+        """Slot read, journal replayed and its rows, journal written, number of saves; -1 for none."""
+        if access is None:
+            if self._graph.state_layers:
+                raise InvariantError("a step without state accesses of a graph with recurrent layers")
+            return -1, -1, 0, -1, 0
+        read = -1 if access.read is None else access.read
+        journal = -1 if access.journal is None else access.journal
+        return read, *(access.replay or (-1, 0)), journal, len(access.saves)
 
     def set_input(self, value: Value, array: F32Array) -> None:
         """Fill a value made by `Graph.new_input`, float32 `[rows of the next step, width]`."""
@@ -235,7 +303,9 @@ class NativeExecutable:
 
     def read_state(self, slot: int) -> list[LayerState]:
         """A copy of what a state slot holds, by recurrent layer."""
-        return []
+        recorder = self._live()
+        layers = range(len(self._graph.state_layers))
+        return [LayerState(*recorder.program.read_state(slot, layer)) for layer in layers]
 
     def profile(self) -> list[tuple[str, int]]:
         """Nanoseconds by node since `start_profile`, as (op, ns) in graph order."""

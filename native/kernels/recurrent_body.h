@@ -1,0 +1,105 @@
+// Kernels of recurrent layers: short convolution, and the gated delta rule on a few columns of one head's matrix.
+//
+// Order of arithmetic of the delta rule, fixed per element and row whatever the tile and wherever a call starts: with
+// p = s * decay (one rounding), m = sum of fma(k[i], p[i]) over ascending i from 0, d = beta * (v - m),
+// s' = fma(k[i], d, p[i]), o = sum of fma(q[i], s'[i]) over ascending i from 0. One pass over the tile per row does the
+// second half of a row and the first half of the next, so that an element is loaded and stored once per row.
+#pragma once
+
+#include "core/kernels.h"
+#include "kernels/elementwise_body.h"
+#include "kernels/linear_body.h"
+
+namespace {
+
+using namespace ninfer;
+
+void causal_conv(const ConvArgs& a) {
+  for (int row = 0; row < a.rows; ++row) {
+    const float* seen[kMaxTaps];
+    for (int j = 0; j < a.taps; ++j) {
+      const int source = row - (a.taps - 1) + j;
+      seen[j] = source >= 0 ? a.u + source * a.ldu : a.window + (a.taps - 1 + source) * a.window_stride;
+    }
+    float* y = a.y + row * a.ldy;
+    for_lanes(a.channels, [&](int c, int lanes) {
+      V::F sum = V::mul(load_lanes(a.w + c, lanes), load_lanes(seen[0] + c, lanes));
+      for (int j = 1; j < a.taps; ++j)
+        sum = V::fma(load_lanes(a.w + j * a.ldw + c, lanes), load_lanes(seen[j] + c, lanes), sum);
+      save_lanes(y + c, silu(sum), lanes);
+    });
+  }
+}
+
+// m = k^T (s * decay), and s * decay itself into `to`; a null `from` is a state of zeros.
+template <int B>
+void decay_and_read(const DeltaArgs& a, V::F (&m)[B]) {
+  const std::size_t block = static_cast<std::size_t>(a.key_dim) * kLanes;
+  const V::F decay = V::set1(a.decay[0]);
+  for (int b = 0; b < B; ++b) m[b] = V::zero();
+  for (int i = 0; i < a.key_dim; ++i) {
+    const V::F k = V::set1(a.k[i]);
+    for (int b = 0; b < B; ++b) {
+      const std::size_t at = b * block + static_cast<std::size_t>(i) * kLanes;
+      const V::F p = V::mul(a.from == nullptr ? V::zero() : V::load(a.from + at), decay);
+      V::store(a.to + at, p);
+      m[b] = V::fma(k, p, m[b]);
+    }
+  }
+}
+
+// One row's write and query; with kNext also the next row's decay and read. kQuery false: the row only changes the state.
+template <int B, bool kQuery, bool kNext>
+void write_and_query(const DeltaArgs& a, int row, V::F (&m)[B]) {
+  const std::size_t block = static_cast<std::size_t>(a.key_dim) * kLanes;
+  const float* k = a.k + row * a.ldk;
+  const float* next_k = kNext ? k + a.ldk : k;
+  const float* q = kQuery ? a.q + row * a.ldq : k;
+  const float* v = a.v + row * a.ldv;
+  const V::F beta = V::set1(a.beta[row * a.ldg]);
+  const V::F decay = V::set1(a.decay[(kNext ? row + 1 : row) * a.ldg]);
+  V::F d[B], o[B], next_m[B];
+  const float* next = a.next == nullptr ? a.to : a.next;
+  for (int b = 0; b < B; ++b) {
+    const int lanes = a.columns - b * kLanes;
+    d[b] = V::mul(beta, V::sub(load_lanes(v + b * kLanes, lanes < kLanes ? lanes : kLanes), m[b]));
+    o[b] = next_m[b] = V::zero();
+  }
+  for (int i = 0; i < a.key_dim; ++i) {
+    const V::F ki = V::set1(k[i]), qi = V::set1(q[i]), next_ki = V::set1(next_k[i]);
+    for (int b = 0; b < B; ++b) {
+      float* at = a.to + b * block + static_cast<std::size_t>(i) * kLanes;
+      V::F s = V::fma(ki, d[b], V::load(at));
+      if constexpr (kQuery) o[b] = V::fma(qi, s, o[b]);
+      if constexpr (kNext) {
+        s = V::mul(s, decay);
+        next_m[b] = V::fma(next_ki, s, next_m[b]);
+      }
+      V::store(at, s);
+      // The last pass of a tile leaves memory idle; the next tile may come meanwhile.
+      if constexpr (!kNext) __builtin_prefetch(next + b * block + static_cast<std::size_t>(i) * kLanes, 0, 3);
+    }
+  }
+  for (int b = 0; b < B; ++b) {
+    if constexpr (kNext) m[b] = next_m[b];
+    const int lanes = a.columns - b * kLanes;
+    if constexpr (kQuery) save_lanes(a.o + row * a.ldo + b * kLanes, o[b], lanes < kLanes ? lanes : kLanes);
+  }
+}
+
+template <int B, bool kQuery>
+void delta_rows(const DeltaArgs& a) {
+  V::F m[B];
+  decay_and_read<B>(a, m);
+  for (int row = 0; row + 1 < a.rows; ++row) write_and_query<B, kQuery, true>(a, row, m);
+  write_and_query<B, kQuery, false>(a, a.rows - 1, m);
+}
+
+void delta_rule(const DeltaArgs& a) {
+  with_rows<V::kStateBlocks>((a.columns + kLanes - 1) / kLanes, [&]<int B>() {
+    if (a.o == nullptr) delta_rows<B, false>(a);
+    else delta_rows<B, true>(a);
+  });
+}
+
+}  // namespace
