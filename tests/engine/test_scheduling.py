@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from harness import collect, expected, formula_engine, run
 
 from ninfer.engine import Delta, Finished, GenerationRequest
+from ninfer.engine.plan import StatePlan
 from ninfer.engine.testing import make_plan
 from ninfer.metrics import FinishReason
 
@@ -56,6 +59,21 @@ def test_admission_waits_for_pages_and_is_not_overtaken() -> None:
     engine.submit(GenerationRequest((3,), max_new=1))
     order = [event.request_id for event in engine.drain() if isinstance(event, Finished)]
     assert order == [0, 1, 2]
+
+
+def test_admission_waits_for_a_state_slot() -> None:
+    """Plans have a slot for every lane; with less of them a sequence waits for one, as it would for pages."""
+    plan = make_plan(vocab_size=50, max_context=64, max_concurrency=3, state=StatePlan())
+    engine = formula_engine(replace(plan, options=replace(plan.options, num_state_slots=2)))
+    for _ in range(4):
+        engine.submit(GenerationRequest((1, 2), max_new=3))
+    events = engine.step()
+    assert (engine.num_running, engine.num_waiting, engine.num_free_state_slots) == (2, 2, 0)
+    assert engine.cancel(0)
+    assert engine.num_free_state_slots == 1
+    outcomes = collect([*events, *engine.drain()])
+    assert [outcomes[i].finished.reason for i in range(4)] == [FinishReason.CANCELLED, *[FinishReason.OUTPUT_LIMIT] * 3]
+    assert engine.num_free_state_slots == 2
 
 
 def test_a_request_needs_no_page_for_its_last_token() -> None:

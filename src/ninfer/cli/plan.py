@@ -85,5 +85,7 @@ def _state_facts(plan: EnginePlan) -> dict[str, str]:
     if plan.state is None:
         return {}
     options = plan.options
-    slots = f"{options.num_state_slots} slots, {options.num_journals} journals of {options.journal_rows} rows"
-    return {"state": slots, "rollback": plan.state.layout.rollback}
+    kept = f"{options.num_state_slots} slot{'s'[: options.num_state_slots > 1]}"
+    if options.num_journals:
+        kept += f", {options.num_journals} journals of {options.journal_rows} rows"
+    return {"state": kept, "rollback": plan.state.layout.rollback}

@@ -11,7 +11,8 @@ from ninfer.ops.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class StateSizes:
-    """Bytes of all recurrent layers together: of one slot, and of one row of a journal. Values are float32."""
+    """Bytes of all recurrent layers together: of one slot, and of one row of a journal. Values are float32, without
+    what a backend pads odd widths with."""
 
     slot_bytes: int
     journal_row_bytes: int
