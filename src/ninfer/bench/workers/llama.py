@@ -74,6 +74,7 @@ class LlamaSession:
 
     def __init__(self, engine: LlamaEngine, request: dict[str, Any]) -> None:
         self.facts: dict[str, Any] = {}
+        self.sequences = request["sequences"]
         self.api, self.is_ik = engine.api, engine.is_ik
         path = os.fsencode(request["model"])
         self.model = self.api.llama_model_load_from_file(path, engine.model_params(request["settings"]))
@@ -106,8 +107,11 @@ class LlamaSession:
 
     def forget(self, start: int) -> bool:
         if self.is_ik:
-            return bool(self.api._lib.llama_kv_cache_seq_rm(self.context, -1, start, -1))
-        return bool(self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), -1, start, -1))
+            memory, remove = self.context, self.api._lib.llama_kv_cache_seq_rm
+        else:
+            memory, remove = self.api.llama_get_memory(self.context), self.api.llama_memory_seq_rm
+        # One by one: recurrent memory knows no "all sequences".
+        return all(remove(memory, sequence, start, -1) for sequence in range(self.sequences))
 
 
 if __name__ == "__main__":
