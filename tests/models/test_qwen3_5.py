@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from make.model_runs import greedy_ids, in_chunks, logits_of
+from make.op_runs import BACKENDS
 from make.tiny_qwen import CONFIGS, FULL, hf_model, qwen_logits, text_config, write_qwen, write_qwen_gguf
 from ninfer.artifact import Artifact
 from ninfer.convert.convert import convert
@@ -17,7 +18,6 @@ from ninfer.errors import ArtifactError
 from ninfer.models import Model, RuntimeOptions, load_model
 from ninfer.models.registry import read_config
 
-BACKENDS = ("reference",)
 TOKENS = 75
 NUM_DECODABLE = 274  # ids of the tiny tokenizer: its last entry is unused
 GREEDY_TOKENS = 200
@@ -45,7 +45,7 @@ def prompt(length: int = TOKENS) -> np.ndarray:
 
 
 def load(artifact: Artifact, backend: str, **changes: Any) -> Model:
-    where = {"backend": "reference"} if backend == "reference" else {"backend": "cpu", "isa": backend, "threads": 2}
+    where = {"backend": "reference"} if backend == "reference" else {"backend": "cpu", "isa": backend}
     options = {"num_pages": 5, "max_rows": TOKENS, "max_logit_rows": TOKENS, "num_state_slots": 1, **changes}
     return load_model(artifact, RuntimeOptions(**{"numerics": "f32", "kv_format": "bf16", **options, **where}))
 
@@ -98,7 +98,7 @@ def test_greedy_answers_are_those_of_transformers(name: str, artifacts: dict[tup
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_prompt_in_pieces_gives_the_logits_of_the_whole(backend: str, artifacts: dict[tuple[str, str], Path]) -> None:
     with Artifact.open(artifacts["three value heads", "huggingface"]) as artifact:
-        model = load(artifact, backend)
+        model = load(artifact, backend, threads=2)
         whole, single = (logits_of(model, prompt(), in_chunks(TOKENS, n), state_slot=0) for n in (TOKENS, 1))
         model.close()
     if backend == "reference":  # NumPy sums in an order of its own
