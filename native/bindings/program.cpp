@@ -154,10 +154,17 @@ void bind_program(nb::module_& m) {
       },
       "Instruction-set targets, slowest first: (name, empty or the reason why it cannot run here).");
   nb::class_<Program>(m, "Program", "A recorded graph bound to kernels, weights and buffers; see native/core/program.h.")
-      .def(nb::init<int, const std::string&, bool, int, int>(), "threads"_a, "isa"_a, "a8"_a, "max_rows"_a,
-           "max_logit_rows"_a)
+      .def("__init__",
+           [](Program* p, int threads, const std::string& isa, int numerics, int max_rows, int max_logit_rows) {
+             check(numerics >= 0 && numerics <= static_cast<int>(Numerics::w4a4), "numerics", numerics,
+                   static_cast<long>(Numerics::w4a4));
+             new (p) Program(threads, isa, static_cast<Numerics>(numerics), max_rows, max_logit_rows);
+           },
+           "threads"_a, "isa"_a, "numerics"_a, "max_rows"_a, "max_logit_rows"_a)
       .def("add_weight",
            [](Program& p, Array1<std::uint8_t> data, int format, int n, int k) {
+             check(format >= 0 && format <= static_cast<int>(WeightFormat::fp8), "weight format", format,
+                   static_cast<long>(WeightFormat::fp8));
              return p.add_weight(data.data(), data.size(), static_cast<WeightFormat>(format), n, k);
            },
            "data"_a.noconvert(), "format"_a, "n"_a, "k"_a, nb::keep_alive<1, 2>())
@@ -191,7 +198,7 @@ void bind_program(nb::module_& m) {
       .def("linear",
            [](Program& p, V3 x, std::vector<int> weights, V3 out, std::optional<V3> residual) {
              p.add_node(LinearNode{view(x), std::move(weights), view(out), residual.has_value(),
-                                   residual ? view(*residual) : View{}});
+                                   residual ? view(*residual) : View{}, {}});
            },
            "x"_a, "weights"_a, "out"_a, "residual"_a.none())
       .def("rope_angles", [](Program& p, std::vector<double> frequencies, double magnitude, V3 out) {

@@ -11,7 +11,8 @@
 namespace ninfer {
 
 constexpr int kLanes = 16;        // output rows of a weight record; virtual vector width of every target
-constexpr int kGroup = 32;        // weight columns that share a scale
+constexpr int kGroup = 32;        // columns of a block of packed weights and of an activation record
+constexpr int kNvfp4Group = 16;   // columns that share a scale of nvfp4
 constexpr int kPageTokens = 64;   // tokens of one KV page
 constexpr int kSegmentTokens = 256;  // KV positions reduced together; segments are aligned to absolute positions
 constexpr int kKVGroup = 64;      // head dims that share a KV scale
@@ -21,32 +22,46 @@ constexpr int kConvChannels = 512;   // most channels of one ConvArgs
 constexpr int kMaxStateBlocks = 4;   // blocks of 16 columns in the largest tile of a recurrent matrix
 constexpr int kQueryTile = 24;    // most query rows (token rows x heads of one KV head) of one attention tile
 
-enum class WeightFormat : int { f32 = 0, bf16 = 1, q8g32 = 2, q4g32 = 3, q4g32m = 4 };
+enum class WeightFormat : int {
+  f32 = 0, bf16 = 1, q8g32 = 2, q4g32 = 3, q4g32m = 4, q4g64 = 5, q5g64 = 6, q6g64 = 7, nvfp4 = 8, fp8 = 9
+};
 enum class KVFormat : int { bf16 = 0, int8 = 1 };
 
-inline constexpr bool is_packed(WeightFormat f) { return f >= WeightFormat::q8g32; }
+// Whether products meet quantised activations under a8; the other formats meet float32 under every profile.
+inline constexpr bool is_packed(WeightFormat f) { return f >= WeightFormat::q8g32 && f != WeightFormat::fp8; }
 constexpr std::size_t align64(std::size_t n) { return (n + 63) & ~std::size_t{63}; }
 
 // One matrix [N, K] in layout n16: NB records of 16 output rows each (docs/formats.md).
 struct Weight {
   WeightFormat format;
   int n, k;
-  int groups;                 // ceil(K / 32) for packed formats, else 0
+  int groups;                 // blocks of 32 columns for packed formats, an even number where 64 share a scale; else 0
   int records;                // ceil(N / 16)
   std::size_t record_bytes;
   std::size_t mins_offset;    // inside a record; scales are at 0
-  std::size_t codes_offset;
+  std::size_t codes_offset, high_offset;
+  double factor;              // of the whole tensor (nvfp4); else 1
+  float input_scale;          // of activations under w4a4; 0 where there is none
   const std::uint8_t* data;
 };
+
+// Activation records of a row, an even number because some weights share scales among 64 columns.
+constexpr int activation_groups(int k) { return 2 * ((k + 2 * kGroup - 1) / (2 * kGroup)); }
 
 // Rows of float32 activations as 16-bit fixed point in two int8 digits (ops/two_digits.py), in tiles of as many rows as
 // the target likes (KernelTable::tile_rows, at most kMaxTileRows). A tile of R rows holds the row scales, padded to
 // kTileHeaderBytes, then one record per group of 32 columns: high digits [R][32] int8, low digits [R][32] int8, sum of
-// codes [R] f32, -8 * sum [R] i32, -128 * sum [R] i32.
+// codes [R] f32, -8 * sum [R] i32, -16 * sum of the first 16 codes [R] i32.
 constexpr std::size_t kTileHeaderBytes = 64;
 constexpr std::size_t kActBytesPerRowGroup = 76;
-constexpr int kActSum = 64, kActMinus8 = 68, kActMinus128 = 72;  // offsets inside a record, per row of the tile
+constexpr int kActSum = 64, kActMinus8 = 68, kActMinus16First = 72;  // offsets inside a record, per row of the tile
 constexpr int kMaxTileRows = 16;
+
+// Under w4a4 (ops/nvfp4_rows.py) the header is unused and a record holds, of each row: 2 * E2M1 as int8 [R][32], scales of
+// both halves f32 [2][R], -16 * sum of the codes of both halves i32 [2][R].
+constexpr std::size_t kNvfp4BytesPerRowGroup = 48;
+constexpr int kNvfp4Scale = 32, kNvfp4Minus16 = 40;
+static_assert(kNvfp4BytesPerRowGroup <= kActBytesPerRowGroup);  // so that either kind of tile fits
 
 constexpr std::size_t tile_bytes(int rows, int groups) {
   return align64(kTileHeaderBytes + kActBytesPerRowGroup * static_cast<std::size_t>(rows) * groups);
@@ -59,6 +74,7 @@ struct QuantizeArgs {
   int rows;
   int tile_rows;              // rows per tile; the last tile may have fewer; tiles are tile_bytes(tile_rows, groups) apart
   std::uint8_t* tiles;
+  float input_scale;          // w4a4 only
 };
 
 // y[r, n] = sum_k x[r, k] W[n, k] (+ residual[r, n]) for the records [record_begin, record_end).
@@ -67,15 +83,21 @@ struct ProductArgs {
   int record_begin, record_end;
   int rows;
   int tile_rows;
-  const std::uint8_t* tiles;  // packed weights under a8
+  const std::uint8_t* tiles;  // packed weights under a8 and w4a4
   const float* x;             // float products
   std::size_t ldx;
   float* y;                   // column 0 of this weight's output
   std::size_t ldy;
   const float* residual;      // same shape as y, or null
   std::size_t ldr;
-  void* scratch;              // of this thread: product_scratch_bytes(most groups of a weight), 64-byte aligned
+  float factor;               // multiplies the outputs; 1 for formats without a tensor scale
+  void* scratch;              // of this thread, 64-byte aligned: product_scratch_bytes(most groups of a weight) for
+                              // quantised activations, float_scratch_bytes(most columns) for float ones
 };
+
+// Most rows of a block of a float product; it keeps its activations side by side in scratch memory.
+constexpr int kMostFloatRows = 12;
+constexpr std::size_t float_scratch_bytes(int k) { return sizeof(float) * kMostFloatRows * static_cast<std::size_t>(k); }
 
 // Room for partial sums and fresh tiles, then for one record of weights spread out to bytes.
 constexpr std::size_t kProductScratchHeader = 24576;
@@ -215,11 +237,12 @@ constexpr std::size_t partial_floats(int padded_dim) { return static_cast<std::s
 struct KernelTable {
   const char* name;
   int tile_rows;              // rows per activation tile that this target likes best
-  int float_tile_rows;
   int state_blocks;           // blocks of 16 columns of a recurrent matrix whose accumulators stay in registers
   // Quantise the (tile, group) pairs [begin, end), numbered tile by tile. Threads then write different lines.
   void (*quantize)(const QuantizeArgs&, long begin, long end);
-  void (*product_a8)(const ProductArgs&);    // packed weights, quantised activations
+  void (*quantize_w4a4)(const QuantizeArgs&, long begin, long end);
+  void (*product_a8)(const ProductArgs&);    // packed weights, activations of two digits
+  void (*product_w4a4)(const ProductArgs&);  // nvfp4 weights, nvfp4 activations
   void (*product_f32)(const ProductArgs&);   // any weights, float activations
   void (*rms_norm)(const NormArgs&, int row_begin, int row_end);
   void (*gated_rms_norm)(const NormArgs&, int row_begin, int row_end);

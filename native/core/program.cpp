@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "core/cpu_features.h"
+#include "core/weight.h"
 
 namespace ninfer {
 
@@ -19,57 +20,19 @@ constexpr int kSplitRows = 4;
 // or two, and meeting at a barrier to share lines that another core wrote takes longer.
 constexpr int kOwnTilePairs = 512;
 
+// What multiplies the sums of a product at last (ops/linear.py): kernels hold E2M1 numbers doubled.
+float output_factor(const Weight& w, InputCodec codec) {
+  if (w.format != WeightFormat::nvfp4) return 1.0f;
+  if (codec == InputCodec::nvfp4) return static_cast<float>(w.factor / (4.0 * static_cast<double>(w.input_scale)));
+  return static_cast<float>(w.factor / 2.0);
+}
+
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
-
-float half_to_float(std::uint16_t h) {
-  const std::uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
-  std::uint32_t bits;
-  if (exponent == 0) return (sign ? -1.0f : 1.0f) * static_cast<float>(mantissa) * 0x1p-24f;
-  bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | (mantissa << 13);
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
-
-// Row `id` of a matrix in layout n16, decoded to float.
-void decode_row(const Weight& w, int id, float* out) {
-  const std::uint8_t* record = w.data + w.record_bytes * (id / kLanes);
-  const int lane = id % kLanes;
-  if (w.format == WeightFormat::f32) {
-    const float* p = reinterpret_cast<const float*>(record);
-    for (int k = 0; k < w.k; ++k) out[k] = p[k * kLanes + lane];
-    return;
-  }
-  if (w.format == WeightFormat::bf16) {
-    const std::uint16_t* p = reinterpret_cast<const std::uint16_t*>(record);
-    for (int k = 0; k < w.k; ++k) {
-      const std::uint32_t bits = static_cast<std::uint32_t>(p[k * kLanes + lane]) << 16;
-      std::memcpy(&out[k], &bits, 4);
-    }
-    return;
-  }
-  const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(record);
-  const std::uint16_t* mins = reinterpret_cast<const std::uint16_t*>(record + w.mins_offset);
-  const std::uint8_t* codes = record + w.codes_offset;
-  for (int k = 0; k < w.k; ++k) {
-    const int g = k / kGroup, e = k % kGroup;
-    const float scale = half_to_float(scales[g * kLanes + lane]);
-    if (w.format == WeightFormat::q8g32) {
-      out[k] = scale * static_cast<float>(codes[g * 512 + (e / 4) * 64 + lane * 4 + e % 4] - 128);
-      continue;
-    }
-    const std::uint8_t byte = codes[g * 256 + ((e % 16) / 4) * 64 + lane * 4 + e % 4];
-    const float nibble = static_cast<float>(e < 16 ? byte & 15 : byte >> 4);
-    // The product is exact in float32 (11 + 4 bits), so this rounds once, like the fused form in the kernels.
-    out[k] = w.format == WeightFormat::q4g32m ? scale * nibble + half_to_float(mins[g * kLanes + lane])
-                                              : scale * (nibble - 8.0f);
-  }
-}
 
 KVLayout make_layout(KVFormat format, int num_kv_heads, int head_dim) {
   KVLayout l{};
@@ -95,30 +58,12 @@ KVLayout make_layout(KVFormat format, int num_kv_heads, int head_dim) {
 
 }  // namespace
 
-Program::Program(int threads, const std::string& isa, bool a8, int max_rows, int max_logit_rows)
-    : threads_(threads), kernels_(select_target(isa)), a8_(a8), max_rows_(max_rows), max_logit_rows_(max_logit_rows) {}
+Program::Program(int threads, const std::string& isa, Numerics numerics, int max_rows, int max_logit_rows)
+    : threads_(threads), kernels_(select_target(isa)), numerics_(numerics), max_rows_(max_rows),
+      max_logit_rows_(max_logit_rows) {}
 
 int Program::add_weight(const std::uint8_t* data, std::size_t bytes, WeightFormat format, int n, int k) {
-  Weight w{};
-  w.format = format;
-  w.n = n;
-  w.k = k;
-  w.records = (n + kLanes - 1) / kLanes;
-  w.data = data;
-  if (is_packed(format)) {
-    w.groups = (k + kGroup - 1) / kGroup;
-    const std::size_t plane = align64(static_cast<std::size_t>(w.groups) * kLanes * 2);
-    const bool has_min = format == WeightFormat::q4g32m;
-    w.mins_offset = has_min ? plane : 0;
-    w.codes_offset = has_min ? 2 * plane : plane;
-    w.record_bytes = w.codes_offset + static_cast<std::size_t>(w.groups) * (format == WeightFormat::q8g32 ? 512 : 256);
-  } else {
-    w.record_bytes = align64(static_cast<std::size_t>(k) * kLanes * (format == WeightFormat::f32 ? 4 : 2));
-  }
-  if (bytes < w.record_bytes * w.records)
-    throw std::invalid_argument("a weight of " + std::to_string(bytes) + " bytes where " +
-                                std::to_string(w.record_bytes * w.records) + " are needed");
-  weights_.push_back(w);
+  weights_.push_back(make_weight(data, bytes, format, n, k));
   return static_cast<int>(weights_.size()) - 1;
 }
 
@@ -147,6 +92,7 @@ std::size_t Program::set_kv(KVFormat format, const std::vector<std::pair<int, in
 
 void Program::add_node(Node node) {
   if (const auto* e = std::get_if<EmbeddingNode>(&node)) vocab_size_ = weights_[e->weight].n;
+  if (auto* l = std::get_if<LinearNode>(&node)) l->passes = passes(*l);
   if (auto* a = std::get_if<AttentionNode>(&node)) {
     const KVLayout& layout = layouts_[a->layer];
     const auto same = [&](const AttentionPlan& p) {
@@ -168,12 +114,17 @@ void Program::plan(int num_pages) {
   }
   tiles_bytes_ = 0;
   partial_floats_ = 0;
+  int most_groups = 0;
+  for (const Weight& w : weights_) most_groups = std::max(most_groups, w.groups);
+  std::size_t product_bytes = product_scratch_bytes(most_groups);
   for (const Node& node : nodes_) {
     if (const auto* l = std::get_if<LinearNode>(&node)) {
-      const std::size_t groups = (l->x.width + kGroup - 1) / kGroup;
       const std::size_t rows = slots_[l->x.slot].logit_rows ? max_logit_rows_ : max_rows_;
       const std::size_t tiles = (rows + kernels_.tile_rows - 1) / kernels_.tile_rows;
-      if (a8_) tiles_bytes_ = std::max(tiles_bytes_, tiles * tile_bytes(kernels_.tile_rows, static_cast<int>(groups)));
+      for (const LinearPass& pass : l->passes) {
+        if (pass.codec == InputCodec::exact) product_bytes = std::max(product_bytes, float_scratch_bytes(l->x.width));
+        else tiles_bytes_ = std::max(tiles_bytes_, tiles * tile_bytes(kernels_.tile_rows, activation_groups(l->x.width)));
+      }
     }
     if (const auto* a = std::get_if<AttentionNode>(&node)) {
       const std::size_t segments = static_cast<std::size_t>(num_pages) * kPageTokens / kSegmentTokens + 16;
@@ -181,14 +132,12 @@ void Program::plan(int num_pages) {
                                                       partial_floats(layouts_[a->layer].padded_dim));
     }
   }
-  int most_groups = 0;
-  for (const Weight& w : weights_) most_groups = std::max(most_groups, w.groups);
-  own_tile_offset_ = std::max(attention_scratch_bytes(), product_scratch_bytes(most_groups));
+  own_tile_offset_ = std::max(attention_scratch_bytes(), product_bytes);
   for (const StateLayer& l : state_.layers())  // the window of some channels, or a tile of a matrix
     own_tile_offset_ = std::max({own_tile_offset_, sizeof(float) * kConvChannels * kMaxTaps,
                                  sizeof(float) * l.block_floats * kMaxStateBlocks});
   own_tile_offset_ = align64(own_tile_offset_);
-  thread_bytes_ = own_tile_offset_ + (a8_ ? tile_bytes(1, kOwnTilePairs) : 0);
+  thread_bytes_ = own_tile_offset_ + (tiles_bytes_ > 0 ? tile_bytes(1, kOwnTilePairs) : 0);
   scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + thread_bytes_ * threads_;
 }
 
@@ -291,43 +240,72 @@ void Program::exec(const NormNode& n, int, int thread) {
   }
 }
 
-void Program::exec(const LinearNode& n, int, int thread) {
-  const int num_rows = rows(n.x);
-  const int k = n.x.width;
-  const bool quantised =
-      a8_ && std::any_of(n.weights.begin(), n.weights.end(), [&](int w) { return is_packed(weights_[w].format); });
-  std::uint8_t* tiles = tiles_;
-  if (quantised) {
-    const long groups = (k + kGroup - 1) / kGroup;
-    const long total = groups * ((num_rows + kernels_.tile_rows - 1) / kernels_.tile_rows), threads = threads_;
-    if (num_rows * groups <= kOwnTilePairs && num_rows <= kernels_.tile_rows) {
-      tiles = thread_scratch_ + thread_bytes_ * thread + own_tile_offset_;
-      kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles}, 0, total);
-    } else {
-      kernels_.quantize({at(n.x), stride(n.x), k, num_rows, kernels_.tile_rows, tiles}, total * thread / threads,
-                        total * (thread + 1) / threads);
-      pool_->barrier();
-    }
-  }
-  int records = 0;
-  for (int w : n.weights) records += weights_[w].records;
-  auto [begin, end] = share(records, thread);
-  int first = 0, column = 0;
+// What each weight of a product sees of the input, those that see the same together.
+std::vector<LinearPass> Program::passes(const LinearNode& n) const {
+  std::vector<LinearPass> passes;
+  int column = 0;
   for (int index : n.weights) {
     const Weight& w = weights_[index];
-    const int from = std::max(begin - first, 0), to = std::min(end - first, w.records);
-    if (from < to) {
-      ProductArgs args{&w, from, to, num_rows, kernels_.tile_rows, tiles, at(n.x), stride(n.x), at(n.out) + column,
-                       stride(n.out), nullptr, 0, thread_scratch_ + thread_bytes_ * thread};
-      if (n.has_residual) {
-        args.residual = at(n.residual) + column;
-        args.ldr = stride(n.residual);
-      }
-      (quantised && is_packed(w.format) ? kernels_.product_a8 : kernels_.product_f32)(args);
+    LinearPass pass{};
+    if (numerics_ != Numerics::f32 && is_packed(w.format)) pass.codec = InputCodec::two_digits;
+    if (numerics_ == Numerics::w4a4 && w.input_scale > 0) {
+      pass.codec = InputCodec::nvfp4;
+      pass.input_scale = w.input_scale;
     }
-    first += w.records;
+    const auto same = [&](const LinearPass& p) { return p.codec == pass.codec && p.input_scale == pass.input_scale; };
+    auto found = std::find_if(passes.begin(), passes.end(), same);
+    if (found == passes.end()) found = passes.insert(passes.end(), pass);
+    found->weights.push_back({index, column, output_factor(w, pass.codec)});
     column += w.n;
   }
+  return passes;
+}
+
+void Program::exec(const LinearNode& n, int, int thread) {
+  bool tiles_in_use = false;  // by threads that are still in the pass before
+  for (const LinearPass& pass : n.passes) {
+    std::uint8_t* tiles = nullptr;
+    if (pass.codec != InputCodec::exact) tiles = quantize_input(n.x, pass, thread, tiles_in_use);
+    int records = 0;
+    for (const LinearPass::Part& part : pass.weights) records += weights_[part.weight].records;
+    const auto [begin, end] = share(records, thread);
+    int first = 0;
+    for (const LinearPass::Part& part : pass.weights) {
+      const Weight& w = weights_[part.weight];
+      const int from = std::max(begin - first, 0), to = std::min(end - first, w.records);
+      first += w.records;
+      if (from >= to) continue;
+      ProductArgs args{&w, from, to, rows(n.x), kernels_.tile_rows, tiles, at(n.x), stride(n.x),
+                       at(n.out) + part.column, stride(n.out), nullptr, 0, part.factor,
+                       thread_scratch_ + thread_bytes_ * thread};
+      if (n.has_residual) {
+        args.residual = at(n.residual) + part.column;
+        args.ldr = stride(n.residual);
+      }
+      (pass.codec == InputCodec::exact   ? kernels_.product_f32
+       : pass.codec == InputCodec::nvfp4 ? kernels_.product_w4a4
+                                         : kernels_.product_a8)(args);
+    }
+  }
+}
+
+// The rows of x as a pass wants them, in tiles of this thread or in those of all threads.
+std::uint8_t* Program::quantize_input(const View& x, const LinearPass& pass, int thread, bool& tiles_in_use) {
+  const int num_rows = rows(x);
+  const long groups = activation_groups(x.width);
+  const long total = groups * ((num_rows + kernels_.tile_rows - 1) / kernels_.tile_rows), threads = threads_;
+  QuantizeArgs args{at(x), stride(x), x.width, num_rows, kernels_.tile_rows, tiles_, pass.input_scale};
+  const auto quantize = pass.codec == InputCodec::nvfp4 ? kernels_.quantize_w4a4 : kernels_.quantize;
+  if (num_rows * groups <= kOwnTilePairs && num_rows <= kernels_.tile_rows) {
+    args.tiles = thread_scratch_ + thread_bytes_ * thread + own_tile_offset_;
+    quantize(args, 0, total);
+    return args.tiles;
+  }
+  if (tiles_in_use) pool_->barrier();
+  tiles_in_use = true;
+  quantize(args, total * thread / threads, total * (thread + 1) / threads);
+  pool_->barrier();
+  return args.tiles;
 }
 
 void Program::exec(const RopeAnglesNode& n, int, int thread) {
@@ -443,7 +421,7 @@ void Program::attention_item(const AttentionNode& n, const Item& item, int threa
       visible[count++] = s.position + r + 1;
     }
   kernels_.attention({&layout, kv_ + layer_offset_[n.layer], page_bytes_, s.page_ids, item.kv_head, count, q, visible,
-                      n.scale, a8_ && layout.format == KVFormat::int8, split ? item.segment : 0,
+                      n.scale, numerics_ != Numerics::f32 && layout.format == KVFormat::int8, split ? item.segment : 0,
                       split ? item.segment + 1 : segments(s), split, out, partials,
                       thread_scratch_ + thread_bytes_ * thread});
 }

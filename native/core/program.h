@@ -26,7 +26,22 @@ struct EmbeddingNode { int weight; View out; };
 // Norms of heads side by side. Vector -1: none.
 enum class Norm { rms, gated_rms, l2 };
 struct NormNode { Norm kind; View x; View z; int vector; int num_heads; float eps, scale; View out; };
-struct LinearNode { View x; std::vector<int> weights; View out; bool has_residual; View residual; };
+// The weights of a product that see the same of its input.
+enum class InputCodec { exact, two_digits, nvfp4 };
+struct LinearPass {
+  struct Part { int weight, column; float factor; };
+  InputCodec codec;
+  float input_scale;
+  std::vector<Part> weights;
+};
+struct LinearNode {
+  View x;
+  std::vector<int> weights;
+  View out;
+  bool has_residual;
+  View residual;
+  std::vector<LinearPass> passes = {};  // add_node() fills them
+};
 struct RopeAnglesNode { std::vector<double> frequencies; double magnitude; View out; };
 struct RopeNode { View x; View angles; int num_heads, head_dim; View out; };
 struct KVAppendNode { int layer; View k; View v; };
@@ -40,6 +55,9 @@ struct SelectRowsNode { View x; View out; };
 
 using Node = std::variant<EmbeddingNode, NormNode, LinearNode, RopeAnglesNode, RopeNode, KVAppendNode, AttentionNode,
                           GateNode, DeltaGatesNode, CausalConvNode, DeltaRuleNode, SelectRowsNode>;
+
+// Numeric profiles, in the numbers that Python uses for them.
+enum class Numerics : int { f32 = 0, a8 = 1, w4a4 = 2 };
 
 struct StepSequence {
   int start, count, position;
@@ -58,7 +76,7 @@ struct Step {
 
 class Program {
  public:
-  Program(int threads, const std::string& isa, bool a8, int max_rows, int max_logit_rows);
+  Program(int threads, const std::string& isa, Numerics numerics, int max_rows, int max_logit_rows);
 
   int add_weight(const std::uint8_t* data, std::size_t bytes, WeightFormat format, int n, int k);
   int add_vector(const float* data, int width);
@@ -114,6 +132,8 @@ class Program {
   void exec(const CausalConvNode&, int node, int thread);
   void exec(const DeltaRuleNode&, int node, int thread);
   void exec(const SelectRowsNode&, int node, int thread);
+  std::vector<LinearPass> passes(const LinearNode&) const;
+  std::uint8_t* quantize_input(const View& x, const LinearPass& pass, int thread, bool& tiles_in_use);
   void attention_item(const AttentionNode&, const Item&, int thread);
   void plan_attention(AttentionPlan&) const;
   void conv_channels(const CausalConvNode&, const StepSequence&, int begin, int end, float* scratch);
@@ -130,7 +150,7 @@ class Program {
   int threads_;
   std::unique_ptr<ThreadPool> pool_;  // started by finish()
   const KernelTable& kernels_;
-  bool a8_;
+  Numerics numerics_;
   int max_rows_, max_logit_rows_;
   int num_pages_ = 0;
   int vocab_size_ = 0;

@@ -48,7 +48,7 @@ inline void configure_tiles(int rows) {
 
 // Codes of q8g32 are stored as B tiles; nibbles are spread out to one first.
 template <class Codes>
-constexpr bool kSpread = Codes::kBytes < 512;
+constexpr bool kSpread = Codes::kLow < 512;
 
 inline void spread_nibbles(const std::uint8_t* codes, std::uint8_t* tile) {
 #pragma GCC unroll 4
@@ -84,8 +84,6 @@ template <class Codes, int R>
 void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8_t* spread, const std::uint8_t* tile,
               std::uint8_t* scratch, int row0, int column) {
   const Weight& w = *a.weight;
-  const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(record);
-  const std::uint16_t* mins = reinterpret_cast<const std::uint16_t*>(record + w.mins_offset);
   const std::uint8_t* codes = record + w.codes_offset;
   const std::uint8_t* act = tile + kTileHeaderBytes;
   constexpr std::size_t act_bytes = kActBytesPerRowGroup * R;
@@ -102,7 +100,7 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
       const std::uint8_t* weights = !kSpread<Codes>      ? codes + 512 * g
                                     : spread != nullptr ? spread + 512 * g
                                                         : fresh + 512 * (g % kAmxFresh);
-      prefetch_group<Codes::kBytes, 1>(w, record, g);
+      prefetch_block<Codes, 1>(w, record, g);
       std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       if (g % 2 == 0) multiply_even_group(weights, act + act_bytes * g, R, c);
       else multiply_odd_group(weights, act + act_bytes * g, R, c);
@@ -120,15 +118,14 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
     for (int g = first; g < first + kAmxBatch && g < w.groups; ++g) {
       const std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       const std::uint8_t* group = act + act_bytes * g;
-      const V::F scale = V::load_f16(scales + kLanes * g);
-      const V::F min = Codes::kHasMin ? V::load_f16(mins + kLanes * g) : V::zero();
+      const V::F scale = Codes::scale(w, record, g, 0);
+      const V::F min = Codes::kHasMin ? Codes::min(w, record, g) : V::zero();
       const float* code_sums = reinterpret_cast<const float*>(group + kActSum * R);
-      const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(group + Codes::kBias * R);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         V::I dot = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(c + 16 * r), 8),
                                     _mm512_load_si512(c + 16 * (kAmxRows + r)));
-        if (!Codes::kHasMin) dot = V::add_i32(dot, bias + r);
+        if constexpr (!Codes::kHasMin) dot = V::add_i32(dot, block_bias<Codes>(group, R, r));
         acc[r] = V::fma(V::to_float(dot), scale, acc[r]);
         if (Codes::kHasMin) acc[r] = V::fma(min, V::set1(code_sums[r]), acc[r]);
       }
@@ -153,7 +150,7 @@ void amx_product(const ProductArgs& a) {
     }
     for (int row = 0; row < a.rows; row += kAmxRows) {
       const int rows = a.rows - row < kAmxRows ? a.rows - row : kAmxRows;
-      const std::uint8_t* tile = a.tiles + tile_bytes(kAmxRows, w.groups) * (row / kAmxRows);
+      const std::uint8_t* tile = a.tiles + tile_bytes(kAmxRows, activation_groups(w.k)) * (row / kAmxRows);
       if (rows < kAmxRows && row > 0) configure_tiles(rows);
       with_rows<kAmxRows>(rows,
                           [&]<int R>() { amx_tile<Codes, R>(a, record, spread, tile, scratch, row, rec * kLanes); });
@@ -167,10 +164,9 @@ void amx_product_a8(const ProductArgs& a) {
   if (a.rows < kFewestAmxRows) return product_a8(a);
   switch (a.weight->format) {
     case WeightFormat::q8g32: return amx_product<CodesQ8>(a);
-    case WeightFormat::q4g32: return amx_product<CodesQ4<false>>(a);
-    case WeightFormat::q4g32m: return amx_product<CodesQ4<true>>(a);
-    case WeightFormat::f32:
-    case WeightFormat::bf16: return;  // the caller routes float weights to product_f32
+    case WeightFormat::q4g32: return amx_product<CodesQ4>(a);
+    case WeightFormat::q4g32m: return amx_product<CodesQ4M>(a);
+    default: return product_a8(a);
   }
 }
 

@@ -89,7 +89,7 @@ void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const 
           for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
       }
       for (int i = 0; i < Q; ++i)
-        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::next_digit(acc[i][b], &s.q_bias[query0 + i][g]);
+        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::add_i32(V::shift_left<8>(acc[i][b]), V::set1_i32(s.q_bias[query0 + i][g]));
       quad = s.digits[1][query0] + g * kKVGroup;
       for (int j = 0; j < quads; ++j) {
         V::B k[kBlocks];
@@ -123,7 +123,7 @@ void scores_float_int8(const AttentionTile& t, AttentionScratch& s, int query, c
       for (int j = 0; j < quads; ++j) {
         const V::B k = V::load_u8(keys + j * 256);
         for (int byte = 0; byte < 4; ++byte)
-          acc = V::fma(V::u8off_to_float(k, byte), V::set1(q[4 * j + byte]), acc);
+          acc = V::fma(V::byte_to_float(k, byte, 128), V::set1(q[4 * j + byte]), acc);
       }
       const std::uint16_t* scales =
           reinterpret_cast<const std::uint16_t*>(head + layout.k_scales_offset) + g * kPageTokens + b * kLanes;

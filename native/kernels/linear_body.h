@@ -6,87 +6,12 @@
 #pragma once
 
 #include "core/kernels.h"
+#include "kernels/codes_body.h"
+#include "kernels/quantize_body.h"
 
 namespace {
 
 using namespace ninfer;
-
-// Rows whose largest magnitude is below this become zero: their scale would be near the subnormals.
-constexpr float kSmallestRowMax = 0x1p-100f;
-constexpr float kLargestCode = 127.0f * 256.0f;
-
-struct CodeScale {
-  float scale, inverse;
-  // NaN and infinity fail the comparison and end up in the scale, so that they are never lost.
-  explicit CodeScale(float amax)
-      : scale(amax < kSmallestRowMax ? 0.0f : amax / kLargestCode),
-        inverse(amax < kSmallestRowMax ? 0.0f : kLargestCode / amax) {}
-};
-
-// One group of one row: its digits and the sums that take the offsets of codes out.
-inline void quantize_group(const float* x, int columns, float inverse, std::uint8_t* record, int tile_rows, int row) {
-  alignas(64) float tail[kGroup];
-  if (columns < kGroup) {
-    for (int j = 0; j < kGroup; ++j) tail[j] = j < columns ? x[j] : 0.0f;
-    x = tail;
-  }
-  std::int8_t* high = reinterpret_cast<std::int8_t*>(record) + kGroup * row;
-  std::int8_t* low = high + kGroup * tile_rows;
-  const unsigned first = static_cast<unsigned>(V::digits16(x, inverse, high, low));
-  const unsigned second = static_cast<unsigned>(V::digits16(x + 16, inverse, high + 16, low + 16));
-  const auto put = [&](int offset, unsigned value) {
-    reinterpret_cast<std::int32_t*>(record + offset * tile_rows)[row] = static_cast<std::int32_t>(value);
-  };
-  reinterpret_cast<float*>(record + kActSum * tile_rows)[row] =
-      static_cast<float>(static_cast<std::int32_t>(first + second));
-  put(kActMinus8, -8u * (first + second));
-  put(kActMinus128, -128u * (first + second));
-}
-
-void quantize(const QuantizeArgs& a, long begin, long end) {
-  const int groups = (a.k + kGroup - 1) / kGroup;
-  float inverse[kMaxTileRows];
-  for (long i = begin; i < end; ++i) {
-    const int tile = static_cast<int>(i / groups), group = static_cast<int>(i % groups);
-    const int left = a.rows - tile * a.tile_rows;
-    const int tile_rows = left < a.tile_rows ? left : a.tile_rows;
-    const float* x = a.x + static_cast<std::size_t>(tile) * a.tile_rows * a.ldx;
-    std::uint8_t* base = a.tiles + tile_bytes(a.tile_rows, groups) * tile;
-    if (i == begin || group == 0)
-      for (int row = 0; row < tile_rows; ++row) {
-        const CodeScale scale(V::abs_max(x + row * a.ldx, a.k));
-        inverse[row] = scale.inverse;
-        if (group == 0) reinterpret_cast<float*>(base)[row] = scale.scale;
-      }
-    std::uint8_t* record = base + kTileHeaderBytes + kActBytesPerRowGroup * tile_rows * group;
-    const int first = group * kGroup;
-    for (int row = 0; row < tile_rows; ++row)
-      quantize_group(x + row * a.ldx + first, a.k - first, inverse[row], record, tile_rows, row);
-  }
-}
-
-// One group of packed weights as 8 quads of unsigned bytes: load(codes, j, a, b) gives quads j and j + 4.
-struct CodesQ8 {
-  static constexpr int kBytes = 512;
-  static constexpr int kLargest = 255;
-  static constexpr bool kHasMin = false;
-  static constexpr int kBias = kActMinus128;  // of the sums that take the codes' offset out, in an activation record
-  static inline __attribute__((always_inline)) void load(const std::uint8_t* codes, int j, V::B& a, V::B& b) {
-    a = V::load_u8(codes + 64 * j);
-    b = V::load_u8(codes + 64 * j + 256);
-  }
-};
-
-template <bool HasMin>
-struct CodesQ4 {
-  static constexpr int kBytes = 256;
-  static constexpr int kLargest = 15;
-  static constexpr bool kHasMin = HasMin;
-  static constexpr int kBias = kActMinus8;
-  static inline __attribute__((always_inline)) void load(const std::uint8_t* codes, int j, V::B& a, V::B& b) {
-    V::load_u4(codes + 64 * j, a, b);
-  }
-};
 
 inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
   const int n = a.weight->n - column;
@@ -102,140 +27,167 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
 // instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
 constexpr std::size_t kPrefetchBytes = 24576;
 
-// Asks for the part of the weights ahead that corresponds to one group of N records, scales and minima included.
-template <int CodeBytes, int N>
-inline void prefetch_group(const Weight& w, const std::uint8_t* record, int g) {
-  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes * N / static_cast<unsigned>(w.groups) * g;
+// Asks for the part of the weights ahead that corresponds to one block of N records, scales and minima included.
+template <class Codes, int N>
+inline void prefetch_block(const Weight& w, const std::uint8_t* record, int block) {
+  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes * N / static_cast<unsigned>(w.groups) * block;
 #pragma GCC unroll 18
-  for (int i = 0; i < N * (CodeBytes + 64); i += 64) __builtin_prefetch(p + i, 0, 3);
+  for (int i = 0; i < N * (Codes::kLow + Codes::kHigh + 64); i += 64) __builtin_prefetch(p + i, 0, 3);
 }
 
-// R rows of an activation tile, from row `row` of its `tile_rows` on, times N neighbouring records of weights. Rows and
-// records run in the inner loops: independent sums hide the latency of the dot instructions, and a quad of activations
-// that was read serves all records.
+// The rows [row, row + R) of one activation tile and the records [record, record + N) of a weight: what one call of a
+// block kernel multiplies.
+struct Block {
+  const std::uint8_t* record;
+  const std::uint8_t* tile;
+  int tile_rows, row;
+  int first_row, column;  // of the output
+};
+
+// The sums that take the codes' offset out: of a whole block of 32 columns, or of one half of it.
+template <class Codes>
+inline V::I block_bias(const std::uint8_t* act, int tile_rows, int row) {
+  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus8 * tile_rows)[row]);
+  static_assert(Codes::kOffset == 8 || Codes::kOffset == 16 || Codes::kOffset == 32 || Codes::kOffset == 128);
+  constexpr int kLeft = Codes::kOffset == 8 ? 0 : Codes::kOffset == 16 ? 1 : Codes::kOffset == 32 ? 2 : 4;
+  return kLeft == 0 ? minus_8 : V::template shift_left<kLeft>(minus_8);
+}
+
+inline V::I half_bias(const std::uint8_t* act, int tile_rows, int row, int half) {
+  const V::I first = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus16First * tile_rows)[row]);
+  if (half == 0) return first;
+  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus8 * tile_rows)[row]);
+  return V::sub_i32(V::template shift_left<1>(minus_8), first);
+}
+
+// acc += products of a block (or half of it: Part as in dot_block) with the codes 256 * high + low of R rows.
+template <class Codes, int Part, int R, int N, class Load>
+inline __attribute__((always_inline)) void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low,
+                                                      V::I (&acc)[N][R]) {
+  if constexpr (R * N <= V::kTwinSums) {  // high digits as R rows more
+    V::I both[N][2 * R];
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) {
+        both[n][r] = acc[n][r];
+        both[n][R + r] = V::zero_i32();
+      }
+    const auto digits = [&](int r) { return r < R ? low + kGroup * r : high + kGroup * (r - R); };
+    V::template dot_block<Codes::kLargest, Part, 2 * R, N>(load, digits, both);
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) acc[n][r] = V::add_i32(both[n][r], V::template shift_left<8>(both[n][R + r]));
+  } else {
+    V::I sum[N][R];
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) sum[n][r] = V::zero_i32();
+    V::template dot_block<Codes::kLargest, Part, R, N>(load, [&](int r) { return high + kGroup * r; }, sum);
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) acc[n][r] = V::add_i32(acc[n][r], V::template shift_left<8>(sum[n][r]));
+    V::template dot_block<Codes::kLargest, Part, R, N>(load, [&](int r) { return low + kGroup * r; }, acc);
+  }
+}
+
+template <int R, int N>
+inline __attribute__((always_inline)) void add_scaled(const V::I (&dot)[N][R], const V::F (&scale)[N], V::F (&acc)[N][R]) {
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r) acc[n][r] = V::fma(V::to_float(dot[n][r]), scale[n], acc[n][r]);
+}
+
+// Rows and records run in the inner loops: independent sums hide the latency of the dot instructions, and a quad of
+// activations that was read serves all records.
 template <class Codes, int R, int N>
-void packed_block(const ProductArgs& a, int rec, const std::uint8_t* tile, int tile_rows, int row, int first_row) {
+void packed_block(const ProductArgs& a, const Block& block) {
   const Weight& w = *a.weight;
-  const std::uint8_t* record = w.data + w.record_bytes * rec;
-  const std::uint8_t* act = tile + kTileHeaderBytes;
-  const bool first_pass = first_row + row == 0;
+  const int tile_rows = block.tile_rows, row = block.row;
+  const std::size_t act_bytes = kActBytesPerRowGroup * static_cast<std::size_t>(tile_rows);
+  const std::uint8_t* act = block.tile + kTileHeaderBytes;
+  const bool first_pass = block.first_row == 0;
   V::F acc[N][R];
   for (int n = 0; n < N; ++n)
     for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
-  for (int g = 0; g < w.groups; ++g) {
-    if (first_pass) prefetch_group<Codes::kBytes, N>(w, record, g);
-    const std::uint8_t* codes = record + w.codes_offset + static_cast<std::size_t>(Codes::kBytes) * g;
-    const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
-      Codes::load(codes + w.record_bytes * n, j, a, b);
-    };
-    const std::int8_t* high = reinterpret_cast<const std::int8_t*>(act) + kGroup * row;
-    const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + Codes::kBias * tile_rows) + row;
+  for (int c = 0; c < w.groups; c += Codes::kBlocks) {
     V::I dot[N][R];
-    V::template dot_digits<Codes::kLargest, R, N>(load, high, high + kGroup * tile_rows, dot);
-    if (!Codes::kHasMin)
-      for (int n = 0; n < N; ++n)
-        for (int r = 0; r < R; ++r) dot[n][r] = V::add_i32(dot[n][r], bias + r);
-    for (int n = 0; n < N; ++n) {
-      const V::F scale =
-          V::load_f16(reinterpret_cast<const std::uint16_t*>(record + w.record_bytes * n) + kLanes * g);
-      for (int r = 0; r < R; ++r) acc[n][r] = V::fma(V::to_float(dot[n][r]), scale, acc[n][r]);
+    V::F scale[N];
+    for (int i = 0; i < Codes::kBlocks; ++i, act += act_bytes) {
+      if (first_pass) prefetch_block<Codes, N>(w, block.record, c + i);
+      const std::uint8_t* low_bits = block.record + w.codes_offset + Codes::kLow * static_cast<std::size_t>(c + i);
+      const std::uint8_t* high_bits = block.record + w.high_offset + Codes::kHigh * static_cast<std::size_t>(c + i);
+      const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
+        Codes::load(low_bits + w.record_bytes * n, high_bits + w.record_bytes * n, j, a, b);
+      };
+      const std::int8_t* high = reinterpret_cast<const std::int8_t*>(act) + kGroup * row;
+      const std::int8_t* low = high + kGroup * tile_rows;
+      if constexpr (Codes::kHalves) {
+        for (int r = 0; r < R; ++r)
+          for (int n = 0; n < N; ++n) dot[n][r] = half_bias(act, tile_rows, row + r, 0);
+        dot_digits<Codes, 1, R, N>(load, high, low, dot);
+        for (int n = 0; n < N; ++n) scale[n] = Codes::scale(w, block.record + w.record_bytes * n, c, 0);
+        add_scaled<R, N>(dot, scale, acc);
+        for (int r = 0; r < R; ++r)
+          for (int n = 0; n < N; ++n) dot[n][r] = half_bias(act, tile_rows, row + r, 1);
+        dot_digits<Codes, 2, R, N>(load, high, low, dot);
+      } else {
+        for (int r = 0; r < R; ++r) {
+          V::I bias = V::zero_i32();
+          if constexpr (!Codes::kHasMin) bias = block_bias<Codes>(act, tile_rows, row + r);
+          for (int n = 0; n < N; ++n) dot[n][r] = i == 0 ? bias : V::add_i32(dot[n][r], bias);
+        }
+        dot_digits<Codes, 0, R, N>(load, high, low, dot);
+      }
     }
-    if (Codes::kHasMin) {
-      const float* sums = reinterpret_cast<const float*>(act + kActSum * tile_rows) + row;
+    for (int n = 0; n < N; ++n) scale[n] = Codes::scale(w, block.record + w.record_bytes * n, c, 1);
+    add_scaled<R, N>(dot, scale, acc);
+    if constexpr (Codes::kHasMin) {
+      const float* sums = reinterpret_cast<const float*>(act - act_bytes + kActSum * tile_rows) + row;
       for (int n = 0; n < N; ++n) {
-        const V::F min = V::load_f16(
-            reinterpret_cast<const std::uint16_t*>(record + w.record_bytes * n + w.mins_offset) + kLanes * g);
+        const V::F min = Codes::min(w, block.record + w.record_bytes * n, c);
         for (int r = 0; r < R; ++r) acc[n][r] = V::fma(min, V::set1(sums[r]), acc[n][r]);
       }
     }
-    act += kActBytesPerRowGroup * tile_rows;
   }
-  const float* row_scales = reinterpret_cast<const float*>(tile) + row;
+  const float* row_scales = reinterpret_cast<const float*>(block.tile) + row;
   for (int n = 0; n < N; ++n)
     for (int r = 0; r < R; ++r)
-      store_lanes(a, first_row + row + r, (rec + n) * kLanes, V::mul(acc[n][r], V::set1(row_scales[r])));
+      store_lanes(a, block.first_row + r, block.column + kLanes * n,
+                  V::mul(acc[n][r], V::set1(row_scales[r] * a.factor)));
 }
 
-// Column sources of float products: 16 lanes of consecutive columns k, in ascending order.
-struct ColumnsF32 {
-  static constexpr int kStep = 1;
-  const float* p;
-  ColumnsF32(const Weight&, const std::uint8_t* record) : p(reinterpret_cast<const float*>(record)) {}
-  template <class Fn> inline __attribute__((always_inline)) void each(int k, Fn fn) { fn(k, V::load(p + 16 * k)); }
-};
-
-struct ColumnsBF16 {
-  static constexpr int kStep = 1;
-  const std::uint16_t* p;
-  ColumnsBF16(const Weight&, const std::uint8_t* record) : p(reinterpret_cast<const std::uint16_t*>(record)) {}
-  template <class Fn> inline __attribute__((always_inline)) void each(int k, Fn fn) {
-    fn(k, V::load_bf16(p + 16 * k));
-  }
-};
-
-struct ColumnsQ8 {
-  static constexpr int kStep = kGroup;
-  const Weight& w;
-  const std::uint8_t* record;
-  ColumnsQ8(const Weight& weight, const std::uint8_t* rec) : w(weight), record(rec) {}
-  template <class Fn> inline __attribute__((always_inline)) void each(int k, Fn fn) {
-    const int g = k / kGroup;
-    const V::F scale = V::load_f16(reinterpret_cast<const std::uint16_t*>(record) + kLanes * g);
-    const std::uint8_t* codes = record + w.codes_offset + 512 * static_cast<std::size_t>(g);
-    for (int j = 0; j < 8; ++j) {
-      const V::B q = V::load_u8(codes + 64 * j);
-      for (int b = 0; b < 4; ++b) fn(k + 4 * j + b, V::mul(V::u8off_to_float(q, b), scale));
-    }
-  }
-};
-
-template <bool HasMin>
-struct ColumnsQ4 {
-  static constexpr int kStep = kGroup;
-  const Weight& w;
-  const std::uint8_t* record;
-  ColumnsQ4(const Weight& weight, const std::uint8_t* rec) : w(weight), record(rec) {}
-  template <class Fn> inline __attribute__((always_inline)) void each(int k, Fn fn) {
-    const int g = k / kGroup;
-    const V::F scale = V::load_f16(reinterpret_cast<const std::uint16_t*>(record) + kLanes * g);
-    const V::F min = HasMin
-        ? V::load_f16(reinterpret_cast<const std::uint16_t*>(record + w.mins_offset) + kLanes * g)
-        : V::mul(scale, V::set1(-8.0f));  // exact, so d * nib - 8 d rounds only once
-    const std::uint8_t* codes = record + w.codes_offset + 256 * static_cast<std::size_t>(g);
-    for (int half = 0; half < 2; ++half)
-      for (int j = 0; j < 4; ++j) {
-        V::B lo, hi;
-        V::load_u4(codes + 64 * j, lo, hi);
-        for (int b = 0; b < 4; ++b)
-          fn(k + 16 * half + 4 * j + b, V::fma(V::u4_to_float(half ? hi : lo, b), scale, min));
-      }
-  }
-};
-
-template <class Columns, int R>
-void float_tile(const ProductArgs& a, const std::uint8_t* record, int row0, int column) {
+// nvfp4 weights and activations: one digit, and a scale on both sides of every 16 columns.
+template <class Codes, int R, int N>
+void nvfp4_block(const ProductArgs& a, const Block& block) {
   const Weight& w = *a.weight;
-  const float* x[R];
-  V::F acc[R];
-  for (int r = 0; r < R; ++r) {
-    x[r] = a.x + (row0 + r) * a.ldx;
-    acc[r] = V::zero();
+  const int tile_rows = block.tile_rows, row = block.row;
+  const std::uint8_t* act = block.tile + kTileHeaderBytes;
+  const bool first_pass = block.first_row == 0;
+  V::F acc[N][R];
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
+  for (int c = 0; c < w.groups; ++c) {
+    if (first_pass) prefetch_block<Codes, N>(w, block.record, c);
+    const std::uint8_t* bits = block.record + w.codes_offset + Codes::kLow * static_cast<std::size_t>(c);
+    const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
+      Codes::load(bits + w.record_bytes * n, nullptr, j, a, b);
+    };
+    const auto half = [&]<int Half>() __attribute__((always_inline)) {
+      const float* scales = reinterpret_cast<const float*>(act + (kNvfp4Scale + 4 * Half) * tile_rows) + row;
+      const std::int32_t* bias = reinterpret_cast<const std::int32_t*>(act + (kNvfp4Minus16 + 4 * Half) * tile_rows) + row;
+      V::I dot[N][R];
+      for (int n = 0; n < N; ++n)
+        for (int r = 0; r < R; ++r) dot[n][r] = V::set1_i32(bias[r]);
+      const std::int8_t* codes = reinterpret_cast<const std::int8_t*>(act) + kGroup * row;
+      V::template dot_block<Codes::kLargest, 1 + Half, R, N>(load, [&](int r) { return codes + kGroup * r; }, dot);
+      for (int n = 0; n < N; ++n) {
+        const V::F scale = Codes::scale(w, block.record + w.record_bytes * n, c, Half);
+        for (int r = 0; r < R; ++r)
+          acc[n][r] = V::fma(V::to_float(dot[n][r]), V::mul(V::set1(scales[r]), scale), acc[n][r]);
+      }
+    };
+    half.template operator()<0>();
+    half.template operator()<1>();
+    act += kNvfp4BytesPerRowGroup * static_cast<std::size_t>(tile_rows);
   }
-  Columns columns(w, record);
-  for (int k = 0; k < w.k; k += Columns::kStep) {
-    const int left = w.k - k;
-    if (Columns::kStep == 1 || left >= Columns::kStep) {
-      columns.each(k, [&](int col, V::F v) {
-        for (int r = 0; r < R; ++r) acc[r] = V::fma(v, V::set1(x[r][col]), acc[r]);
-      });
-    } else {
-      columns.each(k, [&](int col, V::F v) {
-        if (col < w.k)
-          for (int r = 0; r < R; ++r) acc[r] = V::fma(v, V::set1(x[r][col]), acc[r]);
-      });
-    }
-  }
-  for (int r = 0; r < R; ++r) store_lanes(a, row0 + r, column, acc[r]);
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r)
+      store_lanes(a, block.first_row + r, block.column + kLanes * n, V::mul(acc[n][r], V::set1(a.factor)));
 }
 
 // Calls fn<R>() for the run-time row count r in 1..Max.
@@ -247,61 +199,50 @@ inline void with_rows(int r, Fn fn) {
   fn.template operator()<Max>();
 }
 
-// All rows times N neighbouring records. Tiles are cut into blocks of nearly equal height.
-template <class Codes, int N>
-void packed_records(const ProductArgs& a, int rec) {
-  const std::size_t tile_stride = tile_bytes(a.tile_rows, a.weight->groups);
-  for (int first = 0; first < a.rows; first += a.tile_rows) {
-    const int rows = a.rows - first < a.tile_rows ? a.rows - first : a.tile_rows;
-    const std::uint8_t* tile = a.tiles + tile_stride * static_cast<std::size_t>(first / a.tile_rows);
-    int blocks = (rows + V::kBlockRows - 1) / V::kBlockRows;
-    for (int row = 0; row < rows;) {
-      const int height = (rows - row + blocks - 1) / blocks;
-      with_rows<V::kBlockRows>(height, [&]<int R>() { packed_block<Codes, R, N>(a, rec, tile, rows, row, first); });
-      row += height;
-      --blocks;
-    }
+// Calls fn(first row, rows) for pieces of nearly equal height, none above `most`.
+template <class Fn>
+inline void for_pieces(int rows, int most, Fn fn) {
+  int pieces = (rows + most - 1) / most;
+  for (int row = 0; row < rows; --pieces) {
+    const int height = (rows - row + pieces - 1) / pieces;
+    fn(row, height);
+    row += height;
   }
 }
 
-template <class Codes>
-void packed_product(const ProductArgs& a) {
-  int rec = a.record_begin;
-  for (; rec + V::kBlockRecords <= a.record_end; rec += V::kBlockRecords)
-    packed_records<Codes, V::kBlockRecords>(a, rec);
-  for (; rec < a.record_end; ++rec) packed_records<Codes, 1>(a, rec);
+// Calls fn<N>(record) for neighbouring records, N at a time, and the last ones alone.
+template <int N, class Fn>
+inline void for_records(const ProductArgs& a, Fn fn) {
+  int record = a.record_begin;
+  for (; record + N <= a.record_end; record += N) fn.template operator()<N>(record);
+  for (; record < a.record_end; ++record) fn.template operator()<1>(record);
 }
 
-template <class Columns>
-void float_product(const ProductArgs& a) {
+// Calls run<R, N>(block) for all rows and records of a product of quantised activations.
+template <class Run>
+inline void for_blocks(const ProductArgs& a, Run run) {
   const Weight& w = *a.weight;
-  for (int rec = a.record_begin; rec < a.record_end; ++rec) {
-    const std::uint8_t* record = w.data + w.record_bytes * rec;
-    for (int row = 0; row < a.rows; row += V::kFloatTileRows) {
-      const int rows = a.rows - row < V::kFloatTileRows ? a.rows - row : V::kFloatTileRows;
-      with_rows<V::kFloatTileRows>(rows, [&]<int R>() { float_tile<Columns, R>(a, record, row, rec * kLanes); });
+  const std::size_t tile_stride = tile_bytes(a.tile_rows, activation_groups(w.k));
+  for_records<V::kBlockRecords>(a, [&]<int N>(int record) {
+    for (int first = 0; first < a.rows; first += a.tile_rows) {
+      const int tile_rows = a.rows - first < a.tile_rows ? a.rows - first : a.tile_rows;
+      const std::uint8_t* tile = a.tiles + tile_stride * static_cast<std::size_t>(first / a.tile_rows);
+      for_pieces(tile_rows, V::kBlockRows, [&](int row, int rows) {
+        const Block block{w.data + w.record_bytes * record, tile, tile_rows, row, first + row, record * kLanes};
+        with_rows<V::kBlockRows>(rows, [&]<int R>() { run.template operator()<R, N>(block); });
+      });
     }
-  }
+  });
 }
 
 void product_a8(const ProductArgs& a) {
-  switch (a.weight->format) {
-    case WeightFormat::q8g32: return packed_product<CodesQ8>(a);
-    case WeightFormat::q4g32: return packed_product<CodesQ4<false>>(a);
-    case WeightFormat::q4g32m: return packed_product<CodesQ4<true>>(a);
-    case WeightFormat::f32:
-    case WeightFormat::bf16: return;  // the caller routes float weights to product_f32
-  }
+  with_codes(a.weight->format, [&]<class Codes>() {
+    for_blocks(a, [&]<int R, int N>(const Block& block) { packed_block<Codes, R, N>(a, block); });
+  });
 }
 
-void product_f32(const ProductArgs& a) {
-  switch (a.weight->format) {
-    case WeightFormat::f32: return float_product<ColumnsF32>(a);
-    case WeightFormat::bf16: return float_product<ColumnsBF16>(a);
-    case WeightFormat::q8g32: return float_product<ColumnsQ8>(a);
-    case WeightFormat::q4g32: return float_product<ColumnsQ4<false>>(a);
-    case WeightFormat::q4g32m: return float_product<ColumnsQ4<true>>(a);
-  }
+void product_w4a4(const ProductArgs& a) {
+  for_blocks(a, [&]<int R, int N>(const Block& block) { nvfp4_block<CodesNvfp4, R, N>(a, block); });
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 namespace {
 
+constexpr int kE4M3Bits = static_cast<int>(0x87f00000);  // where an E4M3 number lies in a float of its value times 2^-120
+
 struct V {
   struct F { __m256 a, b; };
   struct I { __m256i a, b; };
@@ -15,7 +17,10 @@ struct V {
   static constexpr int kTileRows = 4;
   static constexpr int kBlockRows = 4;
   static constexpr int kBlockRecords = 1;
-  static constexpr int kFloatTileRows = 4;
+  static constexpr int kTwinSums = 4;
+  static constexpr int kFloatBlockRows = 4;
+  static constexpr int kFloatBlockRecords = 1;
+  static constexpr int kFewRows = 2, kFewRowsRecords = 2;
   static constexpr int kStateBlocks = 2;
   static constexpr int kQueryBlock = 3;
 
@@ -119,10 +124,10 @@ struct V {
 
   static I zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static F to_float(I v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
-  static I add_i32(I v, const std::int32_t* broadcast) {
-    const __m256i s = _mm256_set1_epi32(*broadcast);
-    return {_mm256_add_epi32(v.a, s), _mm256_add_epi32(v.b, s)};
-  }
+  static I set1_i32(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  static I add_i32(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+  static I sub_i32(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+  template <int Left> static I shift_left(I v) { return {_mm256_slli_epi32(v.a, Left), _mm256_slli_epi32(v.b, Left)}; }
   static F load_f16(const std::uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
@@ -140,9 +145,6 @@ struct V {
   static B load_u8(const std::uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
-  }
-  static I next_digit(I acc, const std::int32_t* bias) {
-    return add_i32({_mm256_slli_epi32(acc.a, 8), _mm256_slli_epi32(acc.b, 8)}, bias);
   }
   // By way of 16 bits: sums of two products of bytes may leave the range of the byte instruction.
   static __m256i dot8(__m256i acc, __m256i w, __m256i a) {
@@ -164,7 +166,17 @@ struct V {
     const __m256i byte = _mm256_and_si256(_mm256_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm256_set1_epi32(255));
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(byte, _mm256_set1_epi32(offset)));
   }
-  static F u8off_to_float(B w, int b) { return {byte_8(w.a, b, 128), byte_8(w.b, b, 128)}; }
+  static F byte_to_float(B w, int b, int offset) { return {byte_8(w.a, b, offset), byte_8(w.b, b, offset)}; }
+  static __m256 small_e4m3_8(__m256i w, int b) {
+    const __m256i at_top = _mm256_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(at_top, 4), _mm256_set1_epi32(kE4M3Bits)));
+  }
+  static F small_e4m3(B w, int b) { return {small_e4m3_8(w.a, b), small_e4m3_8(w.b, b)}; }
+  static F load_e4m3(const std::uint8_t* p) {
+    const B bytes = {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+                     _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+    return mul(small_e4m3(bytes, 0), set1(0x1p120f));
+  }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
     const __m256i m = _mm256_set1_epi8(15);
@@ -173,44 +185,48 @@ struct V {
     lo = {_mm256_and_si256(a, m), _mm256_and_si256(b, m)};
     hi = {_mm256_and_si256(_mm256_srli_epi16(a, 4), m), _mm256_and_si256(_mm256_srli_epi16(b, 4), m)};
   }
-  // Pair sums of the byte instruction stay within 16 bits for codes up to 127; several of them may be added up there.
-  template <int Largest>
-  static I dot_group(const B (&w)[8], const std::int8_t* digits) {
-    I sum = zero_i32();
-    if constexpr (Largest > 127) {
-      for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], digits + 4 * j);
-    } else {
-      constexpr int kRun = 32767 / (2 * 128 * Largest) < 8 ? 32767 / (2 * 128 * Largest) : 8;
-      static_assert(8 % kRun == 0);
-      const __m256i one = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-      for (int first = 0; first < 8; first += kRun) {
-        __m256i a = _mm256_setzero_si256(), b = a;
-#pragma GCC unroll 8
-        for (int j = first; j < first + kRun; ++j) {
-          const __m256i d = broadcast_quad(digits + 4 * j);
-          a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[j].a, d));
-          b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[j].b, d));
-        }
-        sum = {_mm256_add_epi32(sum.a, _mm256_madd_epi16(a, one)), _mm256_add_epi32(sum.b, _mm256_madd_epi16(b, one))};
-      }
-    }
-    return sum;
+  static B look_up(const std::uint8_t* table, B v) {
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(t, v.a), _mm256_shuffle_epi8(t, v.b)};
   }
-  template <int Largest, int R, int N, class Load>
-  static void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low, I (&acc)[N][R]) {
+  static __m256i bits_32(__m256i v, int left, std::uint8_t byte_mask) {
+    const __m256i moved = left >= 0 ? _mm256_sll_epi32(v, _mm_cvtsi32_si128(left)) : _mm256_srl_epi32(v, _mm_cvtsi32_si128(-left));
+    return _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(byte_mask)));
+  }
+  static B bits(B v, int left, std::uint8_t byte_mask) { return {bits_32(v.a, left, byte_mask), bits_32(v.b, left, byte_mask)}; }
+  static B either(B x, B y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+
+  // Pair sums of the byte instruction stay within 16 bits for codes up to 127; several of them may be added up there.
+  template <int Largest, int Part, int R, int N, class Load, class Digits>
+  static inline __attribute__((always_inline)) void dot_block(Load load, Digits digits, I (&acc)[N][R]) {
+    constexpr int kFirst = Part == 2 ? 4 : 0, kLast = Part == 1 ? 4 : 8;
+    const __m256i one = _mm256_set1_epi16(1);
     for (int n = 0; n < N; ++n) {
       B w[8];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) load(n, j, w[j], w[j + 4]);
       for (int r = 0; r < R; ++r) {
-        const I h = dot_group<Largest>(w, high + 32 * r), l = dot_group<Largest>(w, low + 32 * r);
-        acc[n][r] = {_mm256_add_epi32(_mm256_slli_epi32(h.a, 8), l.a),
-                     _mm256_add_epi32(_mm256_slli_epi32(h.b, 8), l.b)};
+        const std::int8_t* quads = digits(r);
+        if constexpr (Largest > 127) {
+          for (int j = kFirst; j < kLast; ++j) acc[n][r] = dot_u8(acc[n][r], w[j], quads + 4 * j);
+        } else {
+          constexpr int kFit = 32767 / (2 * 128 * Largest), kRun = kFit < kLast - kFirst ? kFit : kLast - kFirst;
+          static_assert((kLast - kFirst) % kRun == 0);
+#pragma GCC unroll 8
+          for (int first = kFirst; first < kLast; first += kRun) {
+            __m256i a = _mm256_setzero_si256(), b = a;
+#pragma GCC unroll 8
+            for (int j = first; j < first + kRun; ++j) {
+              const __m256i d = broadcast_quad(quads + 4 * j);
+              a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[j].a, d));
+              b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[j].b, d));
+            }
+            acc[n][r] = add_i32(acc[n][r], {_mm256_madd_epi16(a, one), _mm256_madd_epi16(b, one)});
+          }
+        }
       }
     }
   }
-  static F u4_to_float(B w, int b) { return {byte_8(w.a, b, 0), byte_8(w.b, b, 0)}; }
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 namespace {
 
+constexpr int kE4M3Bits = static_cast<int>(0x87f00000);  // where an E4M3 number lies in a float of its value times 2^-120
+
 struct V {
   using F = __m512;   // 16 floats
   using I = __m512i;  // 16 int32
@@ -16,7 +18,13 @@ struct V {
   // A block of 6 rows and 2 records has 12 integer and 12 float sums; the other registers hold weights and activations.
   static constexpr int kBlockRows = 6;
   static constexpr int kBlockRecords = 2;
-  static constexpr int kFloatTileRows = 12;
+  // A dot instruction takes 5 cycles and two start per cycle: up to this many sums of a block have a second one for the
+  // low digits.
+  static constexpr int kTwinSums = 8;
+  static constexpr int kFloatBlockRows = 12;
+  static constexpr int kFloatBlockRecords = 2;
+  // Sums of so few rows are too few to hide the latency of a fused multiply-add: more records then.
+  static constexpr int kFewRows = 2, kFewRowsRecords = 4;
   static constexpr int kStateBlocks = 4;
   static constexpr int kQueryBlock = 6;
 
@@ -82,7 +90,10 @@ struct V {
 
   static I zero_i32() { return _mm512_setzero_si512(); }
   static F to_float(I v) { return _mm512_cvtepi32_ps(v); }
-  static I add_i32(I a, const std::int32_t* broadcast) { return _mm512_add_epi32(a, _mm512_set1_epi32(*broadcast)); }
+  static I set1_i32(std::int32_t x) { return _mm512_set1_epi32(x); }
+  static I add_i32(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I sub_i32(I a, I b) { return _mm512_sub_epi32(a, b); }
+  template <int Left> static I shift_left(I a) { return _mm512_slli_epi32(a, Left); }
   static F load_f16(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
@@ -104,70 +115,59 @@ struct V {
   static I dot_u8(I acc, B w, const std::int8_t* activations) {
     return _mm512_dpbusd_epi32(acc, w, quad(activations));
   }
-  // Between the digits: what is summed so far counts 256-fold; the bias takes the offset of the codes out.
-  static I next_digit(I acc, const std::int32_t* bias) {
-    return _mm512_add_epi32(_mm512_slli_epi32(acc, 8), _mm512_set1_epi32(*bias));
-  }
-  // Byte b of every lane as float, minus 128.
-  static F u8off_to_float(B w, int b) {
+  // Byte b of every lane, minus `offset`, as float.
+  static F byte_to_float(B w, int b, int offset) {
     const I byte = _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm512_set1_epi32(255));
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(128)));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(offset)));
+  }
+  // Byte b of every lane, an E4M3 number, as float times 2^-120.
+  static F small_e4m3(B w, int b) {
+    const I at_top = _mm512_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(at_top, 4), _mm512_set1_epi32(kE4M3Bits)));
+  }
+  // 16 E4M3 numbers.
+  static F load_e4m3(const std::uint8_t* p) {
+    const I bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_mul_ps(small_e4m3(bytes, 0), set1(0x1p120f));
   }
 
-  static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
+  static void load_u4(const std::uint8_t* p, B& low, B& high) {
     const I m = _mm512_set1_epi8(15), v = _mm512_loadu_si512(p);
-    lo = _mm512_and_si512(v, m);
-    hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), m);
+    low = _mm512_and_si512(v, m);
+    high = _mm512_and_si512(_mm512_srli_epi16(v, 4), m);
   }
-  // Sums of 8 quads of bytes of N records times the codes 256 * high + low of R rows, kGroup bytes apart. load(n, j, a, b)
-  // gives quads j and j + 4 of record n.
-  template <int Largest, int R, int N, class Load>
-  static inline __attribute__((always_inline)) void dot_digits(Load load, const std::int8_t* high,
-                                                               const std::int8_t* low, I (&acc)[N][R]) {
-    const auto add_up = [&](int j, const std::int8_t* digits, const B (&a)[N], const B (&b)[N], I (&sum)[N][R])
-                            __attribute__((always_inline)) {
+  // Every byte's entry of a table of 16, for bytes below 16.
+  static B look_up(const std::uint8_t* table, B v) {
+    const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), v);
+  }
+  // Bits of every byte moved up by `left` places (down if negative) and cut out by a mask that takes no neighbour's bits.
+  static B bits(B v, int left, std::uint8_t byte_mask) {
+    const I moved = left >= 0 ? _mm512_sll_epi32(v, _mm_cvtsi32_si128(left)) : _mm512_srl_epi32(v, _mm_cvtsi32_si128(-left));
+    return _mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(byte_mask)));
+  }
+  static B either(B a, B b) { return _mm512_or_si512(a, b); }
+
+  // acc += dot products of quads of bytes of N records with R rows of digits, which digits(r) points to. load(n, j, a, b)
+  // gives quads j and j + 4 of record n; Part is 0 for all 8 quads, 1 for the first and 2 for the last four.
+  template <int Largest, int Part, int R, int N, class Load, class Digits>
+  static inline __attribute__((always_inline)) void dot_block(Load load, Digits digits, I (&acc)[N][R]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      B a[N], b[N];
+      for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
       for (int r = 0; r < R; ++r) {
-        const I first = quad(digits + 32 * r + 4 * j), second = quad(digits + 32 * r + 16 + 4 * j);
-        for (int n = 0; n < N; ++n) sum[n][r] = _mm512_dpbusd_epi32(sum[n][r], a[n], first);
-        for (int n = 0; n < N; ++n) sum[n][r] = _mm512_dpbusd_epi32(sum[n][r], b[n], second);
-      }
-    };
-    for (int n = 0; n < N; ++n)
-      for (int r = 0; r < R; ++r) acc[n][r] = zero_i32();
-    if constexpr (R * N <= 8) {
-      // A dot instruction takes 5 cycles and two start per cycle: few sums need a second one for the low digits.
-      I low_sum[N][R];
-      for (int n = 0; n < N; ++n)
-        for (int r = 0; r < R; ++r) low_sum[n][r] = zero_i32();
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        B a[N], b[N];
-        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
-        add_up(j, high, a, b, acc);
-        add_up(j, low, a, b, low_sum);
-      }
-      for (int n = 0; n < N; ++n)
-        for (int r = 0; r < R; ++r) acc[n][r] = _mm512_add_epi32(_mm512_slli_epi32(acc[n][r], 8), low_sum[n][r]);
-    } else {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        B a[N], b[N];
-        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
-        add_up(j, high, a, b, acc);
-      }
-      for (int n = 0; n < N; ++n)
-        for (int r = 0; r < R; ++r) acc[n][r] = _mm512_slli_epi32(acc[n][r], 8);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        B a[N], b[N];
-        for (int n = 0; n < N; ++n) load(n, j, a[n], b[n]);
-        add_up(j, low, a, b, acc);
+        const std::int8_t* quads = digits(r) + 4 * j;
+        if constexpr (Part != 2) {
+          const I first = quad(quads);
+          for (int n = 0; n < N; ++n) acc[n][r] = _mm512_dpbusd_epi32(acc[n][r], a[n], first);
+        }
+        if constexpr (Part != 1) {
+          const I second = quad(quads + 16);
+          for (int n = 0; n < N; ++n) acc[n][r] = _mm512_dpbusd_epi32(acc[n][r], b[n], second);
+        }
       }
     }
-  }
-  static F u4_to_float(B w, int b) {
-    return _mm512_cvtepi32_ps(
-        _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm512_set1_epi32(255)));
   }
 };
 

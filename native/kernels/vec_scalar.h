@@ -15,7 +15,10 @@ struct V {
   static constexpr int kTileRows = 4;
   static constexpr int kBlockRows = 4;
   static constexpr int kBlockRecords = 1;
-  static constexpr int kFloatTileRows = 4;
+  static constexpr int kTwinSums = 4;
+  static constexpr int kFloatBlockRows = 4;
+  static constexpr int kFloatBlockRecords = 1;
+  static constexpr int kFewRows = 2, kFewRowsRecords = 1;
   static constexpr int kStateBlocks = 2;
   static constexpr int kQueryBlock = 3;
 
@@ -108,9 +111,11 @@ struct V {
   }
   static I zero_i32() { return map_i([](int) { return 0u; }); }
   static F to_float(I v) { return map([&](int i) { return static_cast<float>(v.v[i]); }); }
-  static I add_i32(I v, const std::int32_t* broadcast) {
-    return map_i([&](int i) { return static_cast<std::uint32_t>(v.v[i]) + static_cast<std::uint32_t>(*broadcast); });
-  }
+  static std::uint32_t unsigned_of(std::int32_t x) { return static_cast<std::uint32_t>(x); }
+  static I set1_i32(std::int32_t x) { return map_i([&](int) { return x; }); }
+  static I add_i32(I a, I b) { return map_i([&](int i) { return unsigned_of(a.v[i]) + unsigned_of(b.v[i]); }); }
+  static I sub_i32(I a, I b) { return map_i([&](int i) { return unsigned_of(a.v[i]) - unsigned_of(b.v[i]); }); }
+  template <int Left> static I shift_left(I a) { return map_i([&](int i) { return unsigned_of(a.v[i]) << Left; }); }
   static float half(std::uint16_t h) {
     const std::uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
     if (exponent == 31) return float_of(sign | 0x7f800000u | (mantissa << 13));
@@ -129,15 +134,17 @@ struct V {
     __builtin_memcpy(&r, p, 64);
     return r;
   }
-  static I next_digit(I acc, const std::int32_t* bias) {
-    return map_i([&](int i) { return (static_cast<std::uint32_t>(acc.v[i]) << 8) + static_cast<std::uint32_t>(*bias); });
-  }
   static I dot_u8(I acc, B w, const std::int8_t* quad) {
     for (int i = 0; i < 16; ++i)
       for (int b = 0; b < 4; ++b) acc.v[i] += w.v[i][b] * quad[b];
     return acc;
   }
-  static F u8off_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b] - 128); }); }
+  static F byte_to_float(B w, int b, int offset) {
+    return map([&](int i) { return static_cast<float>(w.v[i][b] - offset); });
+  }
+  static float small_e4m3(std::uint8_t byte) { return float_of((byte & 0x80u) << 24 | (byte & 0x7fu) << 20); }
+  static F small_e4m3(B w, int b) { return map([&](int i) { return small_e4m3(w.v[i][b]); }); }
+  static F load_e4m3(const std::uint8_t* p) { return map([&](int i) { return small_e4m3(p[i]) * 0x1p120f; }); }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
     for (int i = 0; i < 64; ++i) {
@@ -145,22 +152,27 @@ struct V {
       hi.v[i / 4][i % 4] = p[i] >> 4;
     }
   }
-  template <int Largest, int R, int N, class Load>
-  static void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low, I (&acc)[N][R]) {
-    const std::int32_t no_bias = 0;
+  template <class Fn> static B map_b(Fn fn) {
+    B r;
+    for (int i = 0; i < 64; ++i) r.v[i / 4][i % 4] = static_cast<std::uint8_t>(fn(i / 4, i % 4));
+    return r;
+  }
+  static B look_up(const std::uint8_t* table, B v) { return map_b([&](int i, int b) { return table[v.v[i][b]]; }); }
+  static B bits(B v, int left, std::uint8_t byte_mask) {
+    return map_b([&](int i, int b) { return (left >= 0 ? v.v[i][b] << left : v.v[i][b] >> -left) & byte_mask; });
+  }
+  static B either(B x, B y) { return map_b([&](int i, int b) { return x.v[i][b] | y.v[i][b]; }); }
+
+  template <int Largest, int Part, int R, int N, class Load, class Digits>
+  static void dot_block(Load load, Digits digits, I (&acc)[N][R]) {
     for (int n = 0; n < N; ++n) {
       B w[8];
       for (int j = 0; j < 4; ++j) load(n, j, w[j], w[j + 4]);
-      for (int r = 0; r < R; ++r) {
-        I sum = zero_i32();
-        for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], high + 32 * r + 4 * j);
-        sum = next_digit(sum, &no_bias);
-        for (int j = 0; j < 8; ++j) sum = dot_u8(sum, w[j], low + 32 * r + 4 * j);
-        acc[n][r] = sum;
-      }
+      for (int r = 0; r < R; ++r)
+        for (int j = Part == 2 ? 4 : 0; j < (Part == 1 ? 4 : 8); ++j)
+          acc[n][r] = dot_u8(acc[n][r], w[j], digits(r) + 4 * j);
     }
   }
-  static F u4_to_float(B w, int b) { return map([&](int i) { return static_cast<float>(w.v[i][b]); }); }
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ def formats_on(backend: str) -> tuple[str, ...]:
 
 def numerics_on(backend: str) -> tuple[str, ...]:
     """The numeric profiles a backend has."""
-    return get_args(Numerics) if backend == "reference" else NUMERICS
+    return get_args(Numerics) if backend == "reference" else tuple(NUMERICS)
 
 
 BACKEND_FORMATS = tuple((backend, name) for backend in BACKENDS for name in formats_on(backend))

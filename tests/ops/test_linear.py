@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from make.op_runs import (
     CPU_ISAS,
     NATIVE_FORMATS,
     StoredWeights,
+    aligned,
     compile_on,
     formats_on,
     numerics_on,
@@ -22,13 +24,18 @@ from make.op_runs import (
     run_step,
 )
 from ninfer import formats
+from ninfer.backends.base import Matrix
+from ninfer.backends.cpu import _native
+from ninfer.backends.cpu.executable import WEIGHT_FORMATS
 from ninfer.errors import UnsupportedError
+from ninfer.formats import TensorScale
 from ninfer.formats.base import Planes
+from ninfer.formats.layouts import to_n16
 from ninfer.ops import nvfp4_rows
 from ninfer.ops.graph import Graph
 from ninfer.ops.linear import cases, exact, linear, oracle
 from ninfer.ops.profiles import PRODUCT
-from ninfer.ops.spec import Case, F64Array, Rows, Step
+from ninfer.ops.spec import Case, F32Array, F64Array, Rows, Step
 from ninfer.ops.two_digits import to_codes
 
 FLOAT = ("f32", "bf16", "fp8")
@@ -144,23 +151,103 @@ def test_quantised_products_are_integer_products(case: Case, weight_format: str,
     assert PRODUCT.excess(got, want) <= 1
 
 
+def extreme_planes(weight_format: str, rng: np.random.Generator) -> Planes:
+    """A matrix [35, 64] of the largest and smallest codes, all scales 1 or a half. GGUF files may hold the q8g32 code
+    -128."""
+    fmt = formats.get(weight_format)
+    largest = (1 << fmt.code_bits) - 1
+    ends = {"q8g32": [-128, 127], "nvfp4": [7, 15]}.get(weight_format, [0, largest])
+    planes = fmt.pack(np.ones((35, 64), np.float32))
+    codes = rng.choice(np.array(ends, fmt.codes_dtype), (35, 64))
+    if weight_format == "nvfp4":
+        return replace(planes, codes=codes, scales=np.full_like(planes.scales, 0x30), tensor=TensorScale(1.0))
+    mins = None if planes.mins is None else np.full_like(planes.mins, -8)
+    return replace(planes, codes=codes, scales=np.ones_like(planes.scales), mins=mins)
+
+
 @pytest.mark.parametrize("isa", CPU_ISAS)
-def test_the_most_negative_codes_meet_the_most_negative_digits(isa: str) -> None:
-    """GGUF files may hold the q8g32 code -128, and low digits reach -128: neither has a byte that is its negative."""
+@pytest.mark.parametrize("weight_format", PACKED)
+def test_the_most_extreme_codes_meet_the_most_extreme_digits(weight_format: str, isa: str) -> None:
+    """Low digits reach -128, whose negative is no byte; sums of products of bytes may leave 16 bits."""
     rng = np.random.default_rng(8)
-    codes = rng.choice(np.array([-128, 127], np.int8), (35, 64))
     x = rng.choice(np.array([-128.0, -32640 + 128, 32512.0, 127.0], np.float32), (19, 64))
+    x[:4] = np.array([[32512], [-32512], [-128], [127]])  # one digit in all columns
     x[:, 0] = 32512  # makes the scale of every row 1, so that values are their own codes
-    planes = Planes((35, 64), codes, np.ones((35, 2), np.float16))
+    planes = extreme_planes(weight_format, rng)
     graph = Graph()
     value = linear(graph, graph.new_input(64), [("w", 35)])
-    weights = StoredWeights({}, "q8g32")
+    weights = StoredWeights({}, weight_format)
     weights.add("w", planes)
     step = Step([Rows(0, 0, 19)], [x])
     executable = compile_on(isa, graph, weights, num_pages=1, max_rows=19, max_logit_rows=1)
     got = run_step(executable, graph, value, step, {0: np.zeros(1, np.int32)})
     executable.close()
-    assert PRODUCT.excess(got, x.astype(np.float64) @ codes.T.astype(np.float64)) <= 1
+    want = x.astype(np.float64) @ formats.get(weight_format).unpack(planes).T
+    # All of a sum's products have one magnitude: what is left of the sum may be smaller than the roundings on the way.
+    scale = np.abs(x).astype(np.float64) @ np.abs(formats.get(weight_format).unpack(planes)).T
+    assert (np.abs(got - want) <= 4e-7 * scale).all()
+
+
+class WeightsOfFormats:
+    """Each of several `StoredWeights` by a name of its own."""
+
+    def __init__(self, weights: Mapping[str, StoredWeights]) -> None:
+        self._weights = weights
+
+    def matrix(self, name: str) -> Matrix:
+        return self._weights[name].matrix("w")
+
+    def vector(self, name: str) -> F32Array:
+        raise KeyError(name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows", [3, 31])
+def test_weights_of_all_formats_side_by_side_are_as_if_alone(rows: int, backend: str) -> None:
+    rng = np.random.default_rng(12)
+    x = rng.standard_normal((rows, 77)).astype(np.float32)
+    stored = {name: StoredWeights({"w": weight(rng)}, name, 500.0) for name in formats_on(backend)}
+    stored["other input scale"] = StoredWeights({"w": weight(rng)}, "nvfp4", 300.0)
+    stored["no input scale"] = StoredWeights({"w": weight(rng)}, "nvfp4")
+
+    def product(names: Sequence[str]) -> F32Array:
+        graph = Graph()
+        value = linear(graph, graph.new_input(77), [(name, 18) for name in names])
+        options = {"numerics": "w4a4", "num_pages": 1, "max_rows": rows, "max_logit_rows": 1, "threads": 2}
+        if backend == "reference":
+            del options["threads"]
+        executable = compile_on(backend, graph, WeightsOfFormats(stored), **options)
+        try:
+            return run_step(executable, graph, value, Step([Rows(0, 0, rows)], [x]), {0: np.zeros(1, np.int32)})
+        finally:
+            executable.close()
+
+    together = product(list(stored))
+    np.testing.assert_array_equal(together, np.concatenate([product([name]) for name in stored], axis=1))
+
+
+def weight(rng: np.random.Generator) -> F32Array:
+    return rng.standard_normal((18, 77)).astype(np.float32)
+
+
+@pytest.mark.parametrize("weight_format", formats_on(CPU_ISAS[-1]))
+@pytest.mark.parametrize("numerics", numerics_on(CPU_ISAS[-1]))
+def test_instruction_sets_give_the_same_bits(numerics: str, weight_format: str) -> None:
+    for case in ALL_CASES:
+        results = [run_case(isa, case, weight_format, numerics=numerics, input_scale=500.0)[0] for isa in CPU_ISAS]
+        for isa, got in zip(CPU_ISAS[1:], results[1:], strict=True):
+            np.testing.assert_array_equal(got, results[0], err_msg=f"{isa} and {CPU_ISAS[0]}")
+
+
+@pytest.mark.parametrize("weight_format", formats_on(CPU_ISAS[-1]))
+def test_matrices_of_another_size_are_refused(weight_format: str) -> None:
+    program = _native.Program(1, CPU_ISAS[-1], 0, 1, 1)
+    data = aligned(to_n16(formats.get(weight_format).pack(np.ones((20, 77), np.float32)), weight_format))
+    number = WEIGHT_FORMATS[weight_format]
+    program.add_weight(data, number, 20, 77)
+    for wrong in (data[:-1], data[:-64], np.concatenate([data, data[:64]])):
+        with pytest.raises(ValueError, match=f"a weight of {wrong.size} bytes; its format and shape take {data.size}"):
+            program.add_weight(wrong, number, 20, 77)
 
 
 @pytest.mark.parametrize(("backend", "weight_format"), BACKEND_FORMATS)

@@ -24,9 +24,14 @@ from ninfer.errors import BackendError, InvariantError, UnsupportedError
 from ninfer.ops.batch import ForwardBatch, StateAccess
 from ninfer.ops.graph import BufferSlots, Graph, Node, Value
 
-WEIGHT_FORMATS: Mapping[str, int] = {"f32": 0, "bf16": 1, "q8g32": 2, "q4g32": 3, "q4g32m": 4}
+WEIGHT_FORMATS: Mapping[str, int] = {
+    name: number
+    for number, name in enumerate(
+        ("f32", "bf16", "q8g32", "q4g32", "q4g32m", "q4g64", "q5g64", "q6g64", "nvfp4", "fp8")
+    )
+}
 _KV_FORMATS = {"bf16": 0, "int8": 1}
-NUMERICS: tuple[Numerics, ...] = ("a8", "f32")
+NUMERICS: Mapping[Numerics, int] = {"f32": 0, "a8": 1, "w4a4": 2}
 """What this backend implements of formats and numeric profiles; the rest is refused by name."""
 
 _SMALLEST_HUGE_KV = 32 * 2**20
@@ -72,7 +77,7 @@ class _Recorder:
             raise UnsupportedError(f"KV format {options.kv_format!r}; the CPU backend has {', '.join(_KV_FORMATS)}")
         try:
             self.program = _native.Program(
-                options.threads, options.isa or "", options.numerics == "a8", options.max_rows, options.max_logit_rows
+                options.threads, options.isa or "", NUMERICS[options.numerics], options.max_rows, options.max_logit_rows
             )
             self.page_bytes = self.program.set_kv(
                 _KV_FORMATS[options.kv_format], [(layer.num_kv_heads, layer.head_dim) for layer in graph.kv_layers]
