@@ -12,7 +12,7 @@ def panel(server: Server, start_unix_s: float) -> dict[str, Any]:
     """History, last request, peaks and totals, engine, server; keys as in docs/serving.md, "Metrics"."""
     accounts, service, plan = server.accounts, server.service, server.model.plan
     counters, totals = accounts.counters, accounts.totals
-    engine = service.engine
+    engine, slots = service.engine, plan.options.num_state_slots
     names = ("interval_seconds", "prefill_tokens", "decode_tokens", "cache_hit_tokens")
     return {
         "history": {name: [interval[name] for interval in accounts.history] for name in names},
@@ -41,6 +41,7 @@ def panel(server: Server, start_unix_s: float) -> dict[str, Any]:
             "waiting": engine.num_waiting,
             "places": {"taken": service.num_open, "all": service.capacity},
             "kv_pages": {"used": plan.num_pages - engine.num_free_pages, "all": plan.num_pages},
+            "state_slots": {"used": slots - engine.num_free_state_slots, "all": slots},
         },
         "server": {"instance_id": accounts.instance, "start_unix_s": start_unix_s, "version": ninfer.__version__},
     }

@@ -31,7 +31,7 @@ class ServerCollector(Collector):
 
     def _gauges(self) -> Iterator[Metric]:
         service, plan = self._server.service, self._server.model.plan
-        engine = service.engine
+        engine, slots = service.engine, plan.options.num_state_slots
         figures = (
             ("engine_ready", "1 while requests are taken.", float(service.failure is None and not service.is_draining)),
             ("server_start_time_seconds", "Unix time of the start.", self._start_unix_s),
@@ -42,6 +42,8 @@ class ServerCollector(Collector):
             ("requests_open", "Places taken: preparing, waiting and running.", service.num_open),
             ("kv_capacity_pages", "KV pages of 64 tokens.", plan.num_pages),
             ("kv_used_pages", "KV pages that hold something.", plan.num_pages - engine.num_free_pages),
+            ("state_slots", "Slots of recurrent state; 0 for models without it.", slots),
+            ("state_used_slots", "Slots that hold something.", slots - engine.num_free_state_slots),
         )
         for name, text, value in figures:
             yield GaugeMetricFamily(f"ninfer_{name}", text, value=value)
