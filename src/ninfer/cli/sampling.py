@@ -21,7 +21,7 @@ RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 def sampling_options(function: Decorated) -> Decorated:
     """Adds `--greedy` and one option per sampling field; an option that is not given is None."""
     greedy = click.option("--greedy", is_flag=True, help="Take the most probable token, whatever the model recommends.")
-    decorate: Callable[[Decorated], Decorated] = field_options(SamplingParams, defaults=False)
+    decorate: Callable[[Decorated], Decorated] = field_options(SamplingParams, defaults=False, without=("logit_bias",))
     return decorate(greedy(function))
 
 

@@ -1,8 +1,8 @@
 """Logits to a token.
 
-The order is fixed: penalties, logits / temperature, top-k, softmax, top-p, min-p, renormalisation, one draw. Arithmetic
-from the temperature on is float64. Temperature 0 is the argmax of the penalised logits. Every distribution is a
-function of one row of logits, the parameters and the tokens before it, every draw one of (seed, position); what else
+The order is fixed: bias, penalties, logits / temperature, top-k, softmax, top-p, min-p, renormalisation, one draw.
+Arithmetic from the temperature on is float64. Temperature 0 is the argmax of the changed logits. Every distribution is
+a function of one row of logits, the parameters and the tokens before it, every draw one of (seed, position); what else
 runs in the batch, and how the position was reached, do not exist here.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.decoding import filters
+from ninfer.decoding.bias import biased
 from ninfer.decoding.history import TokenHistory
 from ninfer.decoding.params import SamplingParams
 from ninfer.decoding.penalties import penalised
@@ -52,10 +53,13 @@ def distribution(logits: Logits, params: SamplingParams, history: TokenHistory |
     `history` may be None only without penalties. Greedy parameters give all mass to one token. BackendError unless all
     logits are finite.
     """
+    if params.changes_logits:
+        _require_finite(logits, int(logits.argmax()))
+    if params.logit_bias:
+        logits = biased(logits, params.logit_bias)
     if params.has_penalties:
         if history is None:
             raise InvariantError("penalties need the history of the sequence")
-        _require_finite(logits, int(logits.argmax()))
         logits = penalised(logits, params, history)
     best = greedy(logits)
     if params.is_greedy:
@@ -89,7 +93,7 @@ def sample(
 
     `seed` may be None only for greedy parameters.
     """
-    if params.is_greedy and not params.has_penalties:
+    if params.is_greedy and not params.changes_logits:
         return greedy(logits)
     candidates = distribution(logits, params, history)
     if params.is_greedy:

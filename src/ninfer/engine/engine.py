@@ -120,7 +120,12 @@ class Engine:
                 kind="context_length_exceeded",
                 param="prompt",
             )
-        for param, ids in (("prompt", request.prompt_ids), ("stop_token_ids", request.stop.token_ids)):
+        biased = [token for token, _ in request.sampling.logit_bias]
+        for param, ids in (
+            ("prompt", request.prompt_ids),
+            ("stop_token_ids", request.stop.token_ids),
+            ("logit_bias", biased),
+        ):
             highest = max(ids, default=0)
             if highest >= plan.vocab_size:
                 raise RequestError(

@@ -9,6 +9,7 @@ import msgspec
 
 from ninfer.decoding import SamplingParams
 from ninfer.engine import StopRules
+from ninfer.errors import RequestError
 from ninfer.metrics import FinishReason, decode_rate, prefill_rate, request_rates
 from ninfer.server.answer import Answer, WireUsage
 from ninfer.server.inputs import check_max_tokens, wire_seed
@@ -40,6 +41,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    logit_bias: dict[str, float] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
@@ -48,7 +50,6 @@ class SharedFields(msgspec.Struct, kw_only=True):
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # What vLLM, llama.cpp and others take on these endpoints beyond OpenAI's fields.
-    "logit_bias": ({},),
     "best_of": (1,),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
@@ -86,10 +87,20 @@ def read_sampling(fields: SharedFields, model: ServedModel) -> SamplingParams:
     given = {
         name: value
         for name in SamplingParams.__dataclass_fields__
-        if name != "seed" and (value := getattr(fields, name, None)) is not None
+        if name not in ("seed", "logit_bias") and (value := getattr(fields, name, None)) is not None
     }
     seed = wire_seed(fields.seed)
-    return SamplingParams(**{**model.sampling, **given, **({} if seed is None else {"seed": seed})})
+    if seed is not None:
+        given["seed"] = seed
+    return SamplingParams(**{**model.sampling, **given, "logit_bias": _bias(fields.logit_bias or {})})
+
+
+def _bias(wire: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    """`logit_bias`, whose JSON keys are token ids in decimal."""
+    for key in wire:
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            raise RequestError(f"logit_bias must name token ids, got {key[:40]!r}", param="logit_bias")
+    return tuple(sorted((int(key), bias) for key, bias in wire.items()))
 
 
 def read_stop(fields: SharedFields) -> StopRules:

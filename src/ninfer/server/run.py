@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -125,8 +125,9 @@ class RunningServer:
         await self._http.serve(sockets=[self._bound])
 
     def end(self) -> None:
-        """What SIGTERM does, for any thread."""
-        self._loop.call_soon_threadsafe(self._end)
+        """What SIGTERM does, for any thread; nothing when the server has ended."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end)
 
     def failed(self, error: BaseException) -> None:
         """The engine is gone: every request has got its error; say so and end."""

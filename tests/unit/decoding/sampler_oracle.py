@@ -13,8 +13,10 @@ from ninfer.decoding import SamplingParams
 def oracle_distribution(
     logits: Sequence[float], params: SamplingParams, prompt: Sequence[int], output: Sequence[int]
 ) -> dict[int, float]:
-    """Token -> probability after penalties, temperature, top-k, top-p, min-p and renormalisation."""
+    """Token -> probability after bias, penalties, temperature, top-k, top-p, min-p and renormalisation."""
     values = [float(value) for value in logits]
+    for token, bias in params.logit_bias:
+        values[token] = float(np.float32(values[token] + bias))
     for token in {*prompt, *output}:
         value = values[token]
         value = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty

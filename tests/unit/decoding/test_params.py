@@ -24,7 +24,7 @@ def test_defaults_are_greedy_and_change_nothing() -> None:
     params = SamplingParams()
     assert params.is_greedy
     assert not params.has_penalties
-    assert params == SamplingParams(0.0, 0, 1.0, 0.0, 0.0, 0.0, 1.0, None)
+    assert params == SamplingParams(0.0, 0, 1.0, 0.0, 0.0, 0.0, 1.0, None, ())
 
 
 @pytest.mark.parametrize("field", LIMITS)
@@ -70,3 +70,13 @@ def test_params_are_frozen() -> None:
 @pytest.mark.parametrize("field", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
 def test_any_penalty_needs_the_history(field: str) -> None:
     assert SamplingParams(**{field: 0.5}).has_penalties
+
+
+@pytest.mark.parametrize(
+    "bias", [((-1, 0.0),), ((1, 100.5),), ((1, math.nan),), ((1.0, 1.0),), ((True, 1.0),), ((3, 1.0), (3, 2.0)),
+             tuple((i, 0.0) for i in range(1025))],
+)  # fmt: skip
+def test_a_bad_bias_is_named(bias: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(logit_bias=bias)
+    assert caught.value.param == "logit_bias"

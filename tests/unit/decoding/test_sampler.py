@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ def test_distribution_equals_the_oracle(
     logits = (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32)
     tokens = st.lists(st.integers(0, size - 1), max_size=12)
     prompt, output = data.draw(tokens), data.draw(tokens)
+    bias = st.dictionaries(st.integers(0, size - 1), st.sampled_from([-100.0, -1.5, 0.25, 3, 100]), max_size=3)
+    params = dataclasses.replace(params, logit_bias=tuple(data.draw(bias).items()))
     before = logits.copy()
     found = distribution(logits, params, history_of(prompt, output))
     assert_same(found, oracle_distribution(logits.tolist(), params, prompt, output))
@@ -70,6 +73,20 @@ def test_prompt_ids_behind_the_last_logit_have_no_penalty() -> None:
     """A prompt may hold rows of a padded vocabulary, whose logits a model does not give."""
     params = SamplingParams(repetition_penalty=4)
     assert sample(logits_of([4, 8, 1]), params, history_of([7, 1], []), seed=None, position=2) == 0
+
+
+def test_a_bias_moves_greedy_answers_and_leaves_the_logits_alone() -> None:
+    logits = logits_of([4, 8, 1])
+    for bias, best in (((1, -100),), 0), (((2, 7.5),), 2), (((1, -4), (2, 3)), 0), (((7, 100),), 1):
+        params = SamplingParams(logit_bias=bias)
+        assert not params.has_penalties
+        assert sample(logits, params, None, seed=None, position=0) == best
+    assert logits.tolist() == [4, 8, 1]
+
+
+def test_a_bias_does_not_hide_bad_logits() -> None:
+    with pytest.raises(BackendError):
+        sample(logits_of([1, math.nan, 2]), SamplingParams(logit_bias=((0, 1.0),)), None, seed=None, position=0)
 
 
 def test_penalties_by_hand() -> None:
