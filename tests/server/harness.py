@@ -162,7 +162,7 @@ def live_server(
     server_settings = ServerSettings(**{"port": 0, "request_log_jsonl": str(log_path), **settings})
     engine = Engine(plan, model(plan), tokenizer)
     served = ServedModel(
-        id=MODEL_ID,
+        id=server_settings.model_id or MODEL_ID,
         plan=plan,
         tokenizer=tokenizer,
         template=None if template is None else ChatTemplate(template, tokenizer),

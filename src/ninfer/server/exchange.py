@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ninfer.engine import Delta, EngineService
 from ninfer.errors import NInferError, OverloadedError, RequestError
@@ -33,6 +34,8 @@ HEADERS_AFTER_S = 0.5
 HEARTBEAT_S = 5.0
 """Seconds of silence after which a stream sends a comment."""
 NS_PER_MS = 1_000_000
+
+_logger = logging.getLogger("ninfer.server")
 
 Parse = Callable[[dict[str, Any], ServedModel, ServerSettings], Call]
 ErrorBody = Callable[[Fault], Mapping[str, object]]
@@ -64,15 +67,23 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         entry = self._server.accounts.arrived(self._protocol, self._id_prefix)
+        has_begun = False
+
+        async def tracked(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
-            await self._serve(entry, request, send)
-        except NInferError as error:
+            await self._serve(entry, request, tracked)
+        except Exception as error:  # one request: whatever it is must be answered, accounted for, and harm no other
             fault = fault_of(error)
+            if not isinstance(error, NInferError):
+                _logger.exception("%s: a bug of ours", entry.id)
             self._server.accounts.failed(entry, fault)
+            if has_begun:
+                raise
             await self._refuse(entry, fault, request, send)
-        except Exception as error:  # our bug: the account must know, and the server's log gets the traceback
-            self._server.accounts.failed(entry, fault_of(error))
-            raise
 
     async def _serve(self, entry: Entry, request: Request, send: Send) -> None:
         """NInferError for what is wrong before the first token; later failures are part of the answer."""
@@ -127,11 +138,13 @@ class GenerationEndpoint:
         answer = generation.answer
         while not answer.has_ended:
             await generation.next_batch(HEARTBEAT_S)
-        self._server.accounts.ended(entry, answer)
         if answer.error is not None:
+            self._server.accounts.ended(entry, answer)
             await self._refuse(entry, fault_of(answer.error), request, send)
             return
-        response = Response(msgspec.json.encode(writer.whole(answer)), headers=self._headers(entry), media_type=JSON)
+        body = msgspec.json.encode(writer.whole(answer))
+        self._server.accounts.ended(entry, answer)
+        response = Response(body, headers=self._headers(entry), media_type=JSON)
         await response(request.scope, request.receive, send)
 
     async def _stream(self, entry: Entry, generation: Generation, writer: Writer, request: Request, send: Send) -> None:
@@ -155,9 +168,9 @@ class GenerationEndpoint:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 out = b""
             batch = await generation.next_batch(HEARTBEAT_S)
+        out += writer.closing(answer) if answer.error is None else writer.failure(fault_of(answer.error))
         # The account is complete before the client knows that the answer is.
         self._server.accounts.ended(entry, answer)
-        out += writer.closing(answer) if answer.error is None else writer.failure(fault_of(answer.error))
         await send({"type": "http.response.body", "body": out, "more_body": False})
 
     async def _refuse(self, entry: Entry, fault: Fault, request: Request, send: Send) -> None:
