@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from make import tiny_hybrid
 from make.make_gguf import TINY, write_gguf
 from make.model_runs import logits_of
 from make.tiny_llama import random_weights, write_artifact
@@ -94,15 +95,54 @@ def test_scores_are_those_of_whole_windows(model: Callable[..., Variant], tokeni
                 np.testing.assert_array_equal(scores.agrees[number], want.agrees)
 
 
-def whole(side: Variant, ids: np.ndarray, context: int) -> np.ndarray:
+def whole(side: Variant, ids: np.ndarray, context: int, state_slot: int | None = None) -> np.ndarray:
+    """Logits of one window in a single step."""
     options = RuntimeOptions(
-        numerics=side.numerics, kv_format=side.kv_dtype, num_pages=8, max_rows=context, max_logit_rows=context
+        numerics=side.numerics,
+        kv_format=side.kv_dtype,
+        num_pages=8,
+        max_rows=context,
+        max_logit_rows=context,
+        num_state_slots=0 if state_slot is None else 1,
     )
     with Artifact.open(side.path) as artifact:
         loaded = load_model(artifact, options)
-        logits = logits_of(loaded, ids, [context])
+        logits = logits_of(loaded, ids, [context], state_slot=state_slot)
         loaded.close()
     return logits
+
+
+def with_frontend(source: Path, tokens_of: Path, target: Path) -> Path:
+    """The weights of one artifact with the tokenizer of another."""
+    with (
+        Artifact.open(source) as weights,
+        Artifact.open(tokens_of) as other,
+        ArtifactWriter(target, weights.architecture, weights.config, {}) as writer,
+    ):
+        for name, entry in weights.tensors.items():
+            writer.add(name, entry.format, entry.layout, entry.shape, weights.payload(name))
+        for name in other.objects.keys() - other.tensors.keys():
+            writer.add_resource(name, other.resource(name))
+        return writer.finish()
+
+
+def test_recurrent_models_carry_their_state_from_step_to_step(model: Callable[..., Variant], tmp_path: Path) -> None:
+    """A window of two steps equals one run in a single step: a lost state would change every later position."""
+    config = dataclasses.replace(tiny_hybrid.CONFIG, vocab_size=LONG.vocab_size, num_decodable=LONG.vocab_size)
+    bare = tiny_hybrid.write_artifact(tmp_path / "bare", config, tiny_hybrid.random_weights(config), "f32")
+    reference = Variant("h", with_frontend(bare, model().path, tmp_path / "h.ninfer"), "f32", "bf16")
+    variant = dataclasses.replace(reference, kv_dtype="int8")
+    context = quality.CHUNK_ROWS + 30
+    text = load_text("builtin/prose")
+    result = measure([variant], reference, [text], context=context, num_windows=2, threads=1)
+    with Artifact.open(reference.path) as artifact:
+        tokenizer, _ = load_frontend(artifact.find_resource)
+    assert tokenizer is not None
+    for number, window in enumerate(cut_windows([text], tokenizer, context, 2)):
+        pair = (whole(side, np.array(window.inputs), context, state_slot=0) for side in (reference, variant))
+        want = compare_logits(*pair, window.targets)
+        assert want.divergence.any()
+        np.testing.assert_array_equal(result.comparisons[0].scores.divergence[number], want.divergence)
 
 
 def test_coarser_formats_diverge_more(model: Callable[..., Variant]) -> None:
