@@ -3,6 +3,7 @@ Does not own: models, text.
 Read first: sampler.py.
 """
 
+from ninfer.decoding.constraint import Constraint, ConstraintState, TokenIds
 from ninfer.decoding.history import TokenHistory
 from ninfer.decoding.logprobs import TokenLogprobs, token_logprobs
 from ninfer.decoding.params import SamplingParams
@@ -11,8 +12,11 @@ from ninfer.decoding.sampler import Candidates, distribution, greedy, sample
 
 __all__ = [
     "Candidates",
+    "Constraint",
+    "ConstraintState",
     "SamplingParams",
     "TokenHistory",
+    "TokenIds",
     "TokenLogprobs",
     "distribution",
     "fresh_seed",

@@ -1,9 +1,10 @@
 """Logits to a token.
 
-The order is fixed: bias, penalties, logits / temperature, top-k, softmax, top-p, min-p, renormalisation, one draw.
-Arithmetic from the temperature on is float64. Temperature 0 is the argmax of the changed logits. Every distribution is
-a function of one row of logits, the parameters and the tokens before it, every draw one of (seed, position); what else
-runs in the batch, and how the position was reached, do not exist here.
+The order is fixed: bias, penalties, the tokens that are allowed, logits / temperature, top-k, softmax, top-p, min-p,
+renormalisation, one draw. Arithmetic from the temperature on is float64. Temperature 0 is the argmax of the changed
+logits. Every distribution is a function of one row of logits, the parameters, the allowed tokens and the tokens before
+it, every draw one of (seed, position); what else runs in the batch, and how the position was reached, do not exist
+here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from ninfer.decoding import filters
 from ninfer.decoding.bias import biased
+from ninfer.decoding.constraint import TokenIds
 from ninfer.decoding.history import TokenHistory
 from ninfer.decoding.params import SamplingParams
 from ninfer.decoding.penalties import penalised
@@ -47,11 +49,13 @@ def greedy(logits: Logits) -> int:
     return best
 
 
-def distribution(logits: Logits, params: SamplingParams, history: TokenHistory | None) -> Candidates:
-    """The fully processed distribution of one row of logits `[V]`.
+def distribution(
+    logits: Logits, params: SamplingParams, history: TokenHistory | None, allowed: TokenIds | None = None
+) -> Candidates:
+    """The fully processed distribution of one row of logits `[V]`, over the `allowed` tokens if there are any named.
 
     `history` may be None only without penalties. Greedy parameters give all mass to one token. BackendError unless all
-    logits are finite.
+    logits are finite and a token is allowed.
     """
     if params.changes_logits:
         _require_finite(logits, int(logits.argmax()))
@@ -61,15 +65,19 @@ def distribution(logits: Logits, params: SamplingParams, history: TokenHistory |
         if history is None:
             raise InvariantError("penalties need the history of the sequence")
         logits = penalised(logits, params, history)
+    ids = np.arange(len(logits))
+    if allowed is not None:
+        _require_finite(logits, int(logits.argmax()))
+        if not len(allowed):
+            raise BackendError("no token is allowed here")
+        ids, logits = allowed, logits[allowed]
     best = greedy(logits)
     if params.is_greedy:
-        return Candidates(np.array([best]), np.array([1.0]))
+        return Candidates(ids[best : best + 1], np.array([1.0]))
     highest = float(logits[best])
-
-    ids = np.arange(len(logits))
     if params.top_k > 0:
-        ids = filters.top_k(logits, params.top_k)
-        logits = logits[ids]
+        kept = filters.top_k(logits, params.top_k)
+        ids, logits = ids[kept], logits[kept]
     # Subtracting the maximum first keeps a tiny temperature from overflowing: exponents are never positive.
     weights = np.subtract(logits, highest, dtype=np.float64)
     with np.errstate(over="ignore"):  # a subnormal temperature gives -inf, whose weight is 0 as it should be
@@ -87,15 +95,21 @@ def distribution(logits: Logits, params: SamplingParams, history: TokenHistory |
 
 
 def sample(
-    logits: Logits, params: SamplingParams, history: TokenHistory | None, *, seed: int | None, position: int
+    logits: Logits,
+    params: SamplingParams,
+    history: TokenHistory | None,
+    *,
+    seed: int | None,
+    position: int,
+    allowed: TokenIds | None = None,
 ) -> int:
     """The token for absolute `position`, from the logits `[V]` of the row before it. BackendError as `distribution`.
 
     `seed` may be None only for greedy parameters.
     """
-    if params.is_greedy and not params.changes_logits:
+    if params.is_greedy and not params.changes_logits and allowed is None:
         return greedy(logits)
-    candidates = distribution(logits, params, history)
+    candidates = distribution(logits, params, history, allowed)
     if params.is_greedy:
         return int(candidates.ids[0])
     if seed is None:

@@ -10,7 +10,7 @@ from ninfer.engine.hardware import Hardware, detect_hardware
 from ninfer.engine.loading import load_engine
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.engine.planning import largest_contexts, plan_engine
-from ninfer.engine.request import GenerationRequest, StopRules
+from ninfer.engine.request import GenerationRequest, StopRules, Thinking
 from ninfer.engine.service import EngineService, Ticket
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Hardware",
     "MemoryItem",
     "StopRules",
+    "Thinking",
     "Ticket",
     "detect_hardware",
     "largest_contexts",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property
 from types import TracebackType
 
 from ninfer.cache import StateSlots, TokenMemory
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, GenerationEvent
+from ninfer.engine.guide import Guide
 from ninfer.engine.output import TextOutput
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.request import GenerationRequest
@@ -20,6 +22,7 @@ from ninfer.engine.sequence import Sequence
 from ninfer.engine.step import ForwardModel, StepLoop
 from ninfer.errors import InvariantError, NInferError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, TokenCounters, now_ns
+from ninfer.text.channels import ThinkingSplitter, ThinkingTags
 from ninfer.text.tokenizer import Tokenizer
 
 
@@ -95,20 +98,46 @@ class Engine:
             timeline = RequestTimeline(arrival_ns=now)
         if timeline.submitted_ns is None:
             timeline.submitted_ns = now
-        stop = request.stop
-        end_tokens = frozenset(stop.token_ids)
-        sequence = Sequence(
-            self._next_id,
-            request,
-            max_context=self.plan.max_context,
-            end_tokens=end_tokens.union(self.plan.end_token_ids) if stop.model_end_tokens else end_tokens,
-            output=None if self.tokenizer is None else TextOutput(self.tokenizer, stop.strings),
-            timeline=timeline,
-        )
+        sequence = self._sequence(request, timeline)
         self._next_id += 1
         self._live[sequence.id] = sequence
         self._scheduler.add(sequence)
         return sequence.id
+
+    def _sequence(self, request: GenerationRequest, timeline: RequestTimeline) -> Sequence:
+        stop, thinking = request.stop, request.thinking
+        end_tokens = frozenset(stop.token_ids)
+        if stop.model_end_tokens:
+            end_tokens = end_tokens.union(self.plan.end_token_ids)
+        output, guide = None, None
+        if self.tokenizer is not None:
+            visible_ids = request.visible_ids
+            if thinking is not None:
+                visible_ids |= self._tags.control_ids
+            output = TextOutput(
+                self.tokenizer,
+                stop.strings,
+                thinking=None if thinking is None else ThinkingSplitter(is_open=thinking.start == "open"),
+                visible_ids=visible_ids,
+            )
+            if request.constraint is not None or (thinking is not None and thinking.budget is not None):
+                constraint = None if request.constraint is None else request.constraint.start()
+                guide = Guide(self._tags, thinking, constraint, end_tokens)
+        return Sequence(
+            self._next_id,
+            request,
+            max_context=self.plan.max_context,
+            end_tokens=end_tokens,
+            output=output,
+            guide=guide,
+            timeline=timeline,
+        )
+
+    @cached_property
+    def _tags(self) -> ThinkingTags:
+        if self.tokenizer is None:
+            raise InvariantError("there are no tags without a tokenizer")
+        return ThinkingTags.of(self.tokenizer)
 
     def check(self, request: GenerationRequest) -> None:
         """RequestError for a request that this model and plan can never run. Callable from any thread."""
@@ -133,6 +162,13 @@ class Engine:
                 )
         if request.stop.strings and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this model has none", param="stop")
+        if self.tokenizer is None and (request.thinking is not None or request.constraint is not None):
+            raise RequestError("thinking and constraints need a tokenizer, and this model has none", param="thinking")
+        if request.constraint is not None and not (request.stop.model_end_tokens and plan.end_token_ids):
+            raise RequestError(
+                "a constrained answer ends by the model's end token, which is switched off or missing",
+                param="ignore_eos",
+            )
 
     def step(self) -> list[GenerationEvent]:
         """Run one step of everything that runs; the events since the last call, except those of `generate` iterators.
@@ -150,9 +186,9 @@ class Engine:
         if sequence is None:
             return False
         if sequence.num_output and sequence.output is not None:
-            text, _ = sequence.output.finish()
-            if text:
-                self._publish(Delta(request_id, (), text))
+            rest = sequence.output.finish()
+            if rest.text or rest.thinking:
+                self._publish(Delta(request_id, (), rest.text, thinking=rest.thinking))
         self._publish(self._loop.finish(sequence, FinishReason.CANCELLED))
         return True
 

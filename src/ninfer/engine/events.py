@@ -15,13 +15,15 @@ class Delta:
 
     ids: every completion token appears in exactly one delta, a stop token included. text: what can be shown now; it may
     lag behind the ids while a character or a possible stop string is incomplete, and is always "" without a tokenizer.
-    All texts joined are the answer. logprobs: one per id if the request asked for them.
+    All texts joined are the answer. thinking: the same for what comes before the answer, if the request tells them
+    apart. logprobs: one per id if the request asked for them.
     """
 
     request_id: int
     ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)

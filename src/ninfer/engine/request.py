@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ninfer.decoding import SamplingParams
+from ninfer.decoding import Constraint, SamplingParams
 from ninfer.errors import RequestError
+from ninfer.text.channels import ThinkingStart
 
 MAX_STOP_STRINGS = 64
 MAX_LOGPROBS = 20
@@ -17,7 +18,8 @@ MAX_LOGPROBS = 20
 class StopRules:
     """What ends a generation besides its limits.
 
-    strings: the text ends right before the first of them to appear; needs a tokenizer.
+    strings: the answer ends right before the first of them to appear in it; needs a tokenizer. Thinking is not
+        searched.
     token_ids: end the generation in addition to the model's own end tokens.
     model_end_tokens: whether the model's own end tokens end it; off for measurements of a fixed length.
     """
@@ -37,6 +39,21 @@ class StopRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """That thinking is told from the answer (`ninfer.text.channels`); needs a tokenizer.
+
+    start: how the prompt leaves it. budget: tokens of a block after its opening tag, >= 0; one that is open then is
+    closed (`ninfer.engine.guide`). None: no limit.
+    """
+
+    start: ThinkingStart
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("thinking_budget", self.budget, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation.
 
@@ -44,6 +61,8 @@ class GenerationRequest:
     max_new: completion tokens at most, at least 1; None is until the context is full. A limit beyond what the context
         still holds is legal: the generation then ends with `context_capacity` when prompt and completion fill it.
     logprobs: None for none, else how many of the most probable tokens to report beside the chosen one, [0, 20].
+    thinking: None takes all text for answer.
+    constraint: what the answer must be; thinking is free. visible_ids: control tokens whose text is part of the output.
     """
 
     prompt_ids: tuple[int, ...]
@@ -51,6 +70,9 @@ class GenerationRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: StopRules = field(default_factory=StopRules)
     logprobs: int | None = None
+    thinking: Thinking | None = None
+    constraint: Constraint | None = None
+    visible_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", _token_ids("prompt", self.prompt_ids))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ninfer.cache import SequenceState, TokenMemory
 from ninfer.decoding import TokenHistory, fresh_seed
+from ninfer.engine.guide import Guide
 from ninfer.engine.output import TextOutput
 from ninfer.engine.request import GenerationRequest
 from ninfer.errors import InvariantError
@@ -27,6 +28,7 @@ class Sequence:
         max_context: int,
         end_tokens: frozenset[int],
         output: TextOutput | None,
+        guide: Guide | None,
         timeline: RequestTimeline,
     ) -> None:
         sampling = request.sampling
@@ -34,6 +36,8 @@ class Sequence:
         self.id = request_id
         self.request = request
         self.output = output
+        self.guide = guide
+        self.num_thinking = 0
         self.timeline = timeline
         self.end_tokens = end_tokens
         self.num_prompt = self.length = len(request.prompt_ids)
@@ -94,5 +98,11 @@ class Sequence:
     def account(self) -> tuple[Usage, Phases]:
         """Final counts and timings; stamps the end. Call once, after `release`."""
         self.timeline.ended_ns = now_ns()
-        usage = Usage(prompt=self.num_prompt, cached=0, completion=self.num_output, computed=self._computed_prompt)
+        usage = Usage(
+            prompt=self.num_prompt,
+            cached=0,
+            completion=self.num_output,
+            computed=self._computed_prompt,
+            thinking=self.num_thinking,
+        )
         return usage, self.timeline.phases()

@@ -10,11 +10,14 @@ import numpy.typing as npt
 from ninfer.decoding import sample, token_logprobs
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine.guide import require_clean_close
+from ninfer.engine.output import Shown, TextOutput
 from ninfer.engine.scheduler import Scheduler, StepPlan
 from ninfer.engine.sequence import Sequence
 from ninfer.errors import BackendError, NInferError
 from ninfer.metrics import FinishReason, TokenCounters, now_ns
 from ninfer.models.batch import ForwardBatch
+from ninfer.text.channels import Channel
 
 Logits = npt.NDArray[np.float32]
 
@@ -75,11 +78,11 @@ class StepLoop:
         """Choose the next token of a sequence, and end it if a rule says so."""
         request = sequence.request
         try:
-            token = sample(logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length)
+            token = _choose(sequence, logits)
             sequence.append(token)
             self.counters.completion += 1
             self.counters.first += sequence.num_output == 1
-            text, stop, reason = _judge(sequence, token)
+            shown, reason = _judge(sequence, token)
         except BackendError as error:
             events.append(self.fail(sequence, error))
             return
@@ -89,9 +92,9 @@ class StepLoop:
         sequence.timeline.last_token_ns = stamp
         if sequence.num_output == 1:
             sequence.timeline.first_token_ns = stamp
-        events.append(Delta(sequence.id, (token,), text, logprobs))
+        events.append(Delta(sequence.id, (token,), shown.text, logprobs, shown.thinking))
         if reason is not None:
-            events.append(self.finish(sequence, reason, stop))
+            events.append(self.finish(sequence, reason, shown.stop))
 
     def finish(self, sequence: Sequence, reason: FinishReason, stop: str | None = None) -> Finished:
         """End a sequence: memory freed, timeline closed."""
@@ -108,25 +111,50 @@ class StepLoop:
         return Failed(sequence.id, error, usage, timings)
 
 
-def _judge(sequence: Sequence, token: int) -> tuple[str, str | None, FinishReason | None]:
-    """What a new token means: text to show, the stop string it reached, and whether it ends the sequence.
+def _choose(sequence: Sequence, logits: Logits) -> int:
+    """The next token: from all, or from those its guide allows."""
+    allowed = None
+    if sequence.guide is not None and sequence.output is not None:
+        allowed = sequence.guide.allowed(sequence.output.channel, len(logits))
+    request = sequence.request
+    return sample(
+        logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length, allowed=allowed
+    )
+
+
+def _judge(sequence: Sequence, token: int) -> tuple[Shown, FinishReason | None]:
+    """What a new token means: what to show, and whether it ends the sequence.
 
     Stop tokens go before stop strings, those before limits. At an end the text that was held back comes out, up to a
     stop string that only shows up then.
     """
     output = sequence.output
-    text, stop, reason = "", None, None
+    shown, reason = Shown(), None
     if token in sequence.end_tokens:
         reason = FinishReason.STOP_TOKEN
     elif output is not None:
-        text, stop = output.push(token)
-    if stop is not None:
-        return text, stop, FinishReason.STOP_STRING
+        shown = _push(sequence, output, token)
+    if shown.stop is not None:
+        return shown, FinishReason.STOP_STRING
     if reason is None and sequence.num_output == sequence.limit:
         reason = sequence.limit_reason
     if reason is not None and output is not None:
-        rest, stop = output.finish()
-        text += rest
-        if stop is not None:
+        rest = output.finish()
+        shown = Shown(shown.text + rest.text, shown.thinking + rest.thinking, rest.stop)
+        if rest.stop is not None:
             reason = FinishReason.STOP_STRING
-    return text, stop, reason
+    return shown, reason
+
+
+def _push(sequence: Sequence, output: TextOutput, token: int) -> Shown:
+    """What a token completes, told to whoever follows the sequence."""
+    before = output.channel
+    shown = output.push(token)
+    after = output.channel
+    if Channel.THINKING in (before, after):
+        sequence.num_thinking += 1
+    if sequence.guide is not None:
+        if before is Channel.THINKING and after is Channel.ANSWER and sequence.request.constraint is not None:
+            require_clean_close(shown.text)
+        sequence.guide.follow(token, before, after)
+    return shown

@@ -14,17 +14,19 @@ class Usage:
 
     prompt: all prompt tokens; cached: those whose state was reused, so never computed here; completion: tokens
     produced, a stop token included; computed: prompt tokens that went through the model (fewer than
-    `prompt - cached` when the request ended during prefill).
+    `prompt - cached` when the request ended during prefill). thinking: completion tokens of the thinking block, its
+    tags included.
     """
 
     prompt: int
     cached: int
     completion: int
     computed: int
+    thinking: int = 0
 
     def __post_init__(self) -> None:
-        counts = (self.prompt, self.cached, self.completion, self.computed)
-        if min(counts) < 0 or self.cached + self.computed > self.prompt:
+        counts = (self.prompt, self.cached, self.completion, self.computed, self.thinking)
+        if min(counts) < 0 or self.cached + self.computed > self.prompt or self.thinking > self.completion:
             raise InvariantError(f"impossible token counts: {self}")
 
     def to_dict(self) -> dict[str, int]:

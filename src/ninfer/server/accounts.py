@@ -239,6 +239,7 @@ def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
             "prompt_tokens": usage.prompt,
             "cached_tokens": usage.cached,
             "completion_tokens": usage.completion,
+            "reasoning_tokens": usage.thinking,
             "computed_prefill_tokens": work.computed,
         },
         "timings_seconds": phases.to_dict(),
@@ -250,6 +251,8 @@ def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
                 "finish_reason": finish_word(choice),
                 "seed": choice.ending.seed if isinstance(choice.ending, Finished) else None,
                 **choice.end.usage.to_dict(),
+                "reasoning_tokens": choice.end.usage.thinking,
+                "has_answer": choice.has_answer,
                 "timings_seconds": choice.end.timings.to_dict(),
                 "rates": request_rates(choice.end.usage, choice.end.timings),
             }

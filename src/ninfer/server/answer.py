@@ -12,6 +12,8 @@ from ninfer.errors import InvariantError, NInferError
 from ninfer.metrics import Phases, RequestTimeline, Usage, joined_timeline
 from ninfer.server.faults import Fault
 from ninfer.server.inputs import AnswerOptions, ChatInput, Prompt, TextInput
+from ninfer.server.pieces import Piece, PieceReader, Thought
+from ninfer.server.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class WireUsage:
     prompt: int
     cached: int
     completion: int
+    thinking: int = 0
 
 
 @dataclass(slots=True)
@@ -32,20 +35,33 @@ class Choice:
     timeline: RequestTimeline
     ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    reader: PieceReader = field(default_factory=lambda: PieceReader(None))
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     ending: Finished | Failed | None = None
 
-    def add(self, event: GenerationEvent) -> None:
+    def add(self, event: GenerationEvent) -> list[Piece]:
+        """Take an event; the pieces of the answer that are certain by it."""
         if isinstance(event, Delta):
             self.ids += event.ids
             self.texts.append(event.text)
             self.logprobs += event.logprobs
+            new = self.reader.push(event.thinking, event.text)
         else:
             self.ending = event
+            new = self.reader.finish()
+        self.pieces += new
+        return new
 
     @property
     def text(self) -> str:
+        """All text of the answer, calls as the model wrote them."""
         return "".join(self.texts)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is anything but thinking."""
+        return not all(isinstance(piece, Thought) for piece in self.pieces)
 
     @property
     def end(self) -> Finished | Failed:
@@ -80,8 +96,9 @@ class Answer:
     @property
     def usage(self) -> WireUsage:
         """Of an answer that has ended. A prompt's cached tokens are those of its first choice."""
+        work = self.work
         firsts = [choice.end.usage for choice in self.choices[:: self.num_choices]]
-        return WireUsage(sum(u.prompt for u in firsts), sum(u.cached for u in firsts), self.work.completion)
+        return WireUsage(sum(u.prompt for u in firsts), sum(u.cached for u in firsts), work.completion, work.thinking)
 
     @property
     def work(self) -> Usage:
@@ -92,6 +109,7 @@ class Answer:
             cached=sum(u.cached for u in usages),
             completion=sum(u.completion for u in usages),
             computed=sum(u.computed for u in usages),
+            thinking=sum(u.thinking for u in usages),
         )
 
     @property
@@ -119,11 +137,11 @@ class Writer(Protocol):
     def opening(self, choices: Sequence[Choice]) -> bytes:
         """The events before the first delta."""
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes:
+    def delta(self, choice: Choice, delta: Delta, pieces: Sequence[Piece]) -> bytes:
         """The events of new output, which `choice` already has; empty if there is nothing to show."""
 
-    def choice_end(self, choice: Choice, answer: Answer | None) -> bytes:
-        """The events of a choice that has ended; with `answer` if it was the last one."""
+    def choice_end(self, choice: Choice, pieces: Sequence[Piece], answer: Answer | None) -> bytes:
+        """The events of a choice that has ended, with the last `pieces`; with `answer` if it was the last one."""
 
     def closing(self, answer: Answer) -> bytes:
         """The last events of an answer that has ended."""
@@ -137,7 +155,7 @@ class Call:
     """One request as a protocol module understood it.
 
     max_tokens_source: who set the output limit, `client`, `server_default` or `context`. ignored: names of fields that
-    changed nothing. facts: more for the request log, JSON values.
+    changed nothing. facts: more for the request log, JSON values. tools: what may be called.
     """
 
     source: ChatInput | TextInput
@@ -147,8 +165,13 @@ class Call:
     ignored: Sequence[str]
     facts: dict[str, Any]
     make_writer: Callable[[AnswerHead], Writer]
+    tools: ToolUse | None = None
 
     @property
     def num_sequences(self) -> int:
         num_prompts = len(self.source.prompts) if isinstance(self.source, TextInput) else 1
         return num_prompts * self.options.num_choices
+
+    def reader(self) -> PieceReader:
+        """What makes pieces of one choice."""
+        return PieceReader(None if self.tools is None else self.tools.parser())

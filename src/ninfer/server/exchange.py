@@ -125,6 +125,7 @@ class GenerationEndpoint:
         generation.submit(
             requests,
             prompts,
+            call.reader,
             arrival_ns=entry.arrival_ns,
             admission_deadline_ns=admission_deadline,
             end_deadline_ns=entry.arrival_ns + timeout * NS_PER_MS if timeout else None,
@@ -196,12 +197,12 @@ def _events(writer: Writer, batch: Batch, generation: Generation) -> bytes:
     """The stream events of a batch; none for a choice that failed, which ends the whole answer."""
     parts = []
     answer = generation.answer
-    for number, (choice, event) in enumerate(batch, start=1):
+    for number, (choice, event, pieces) in enumerate(batch, start=1):
         if isinstance(event, Delta):
-            parts.append(writer.delta(choice, event))
+            parts.append(writer.delta(choice, event, pieces))
         elif answer.error is None:
             is_last = number == len(batch) and answer.has_ended
-            parts.append(writer.choice_end(choice, answer if is_last else None))
+            parts.append(writer.choice_end(choice, pieces, answer if is_last else None))
     return b"".join(parts)
 
 

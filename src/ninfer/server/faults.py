@@ -36,6 +36,7 @@ TABLE: dict[tuple[type[NInferError], str | None], tuple[int, str, str]] = {
     (RequestError, "control_text"): (400, INVALID, "control_text"),
     (RequestError, "invalid_text"): (400, INVALID, "invalid_text"),
     (RequestError, "inexpressible_text"): (400, INVALID, "inexpressible_text"),
+    (RequestError, "invalid_tool_history"): (400, INVALID, "invalid_tool_history"),
     (RequestError, "invalid_json"): (400, INVALID, "invalid_json"),
     (RequestError, "invalid_api_key"): (401, INVALID, "invalid_api_key"),
     (RequestError, "model_not_found"): (404, INVALID, "model_not_found"),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ninfer.engine import EngineService, Failed, GenerationEvent, GenerationRequest, Ticket
 from ninfer.metrics import RequestTimeline
 from ninfer.server.answer import Answer, Choice
 from ninfer.server.inputs import Prompt
+from ninfer.server.pieces import Piece, PieceReader
 
-Batch = list[tuple[Choice, GenerationEvent]]
+Batch = list[tuple[Choice, GenerationEvent, list[Piece]]]
 
 
 class Generation:
@@ -33,6 +34,7 @@ class Generation:
         self,
         requests: Sequence[GenerationRequest],
         prompts: Sequence[Prompt],
+        new_reader: Callable[[], PieceReader],
         *,
         arrival_ns: int,
         admission_deadline_ns: int,
@@ -45,7 +47,8 @@ class Generation:
             self._service.engine.check(request)
         per_prompt = len(requests) // len(prompts)
         choices = [
-            Choice(index, prompts[index // per_prompt], RequestTimeline(arrival_ns)) for index in range(len(requests))
+            Choice(index, prompts[index // per_prompt], RequestTimeline(arrival_ns), reader=new_reader())
+            for index in range(len(requests))
         ]
         self.answer = Answer(choices, per_prompt)
         self._tickets = [
@@ -74,10 +77,10 @@ class Generation:
             timer = loop.call_later(silence_s, self._wake)
             await self._waiter
             timer.cancel()
-        batch = list(self._events)
-        self._events.clear()
-        for choice, event in batch:
-            choice.add(event)
+        batch: Batch = []
+        while self._events:
+            choice, event = self._events.popleft()
+            batch.append((choice, event, choice.add(event)))
             if isinstance(event, Failed) and not self.is_cancelled:
                 self.cancel()  # an answer with a choice missing is none
         return batch

@@ -8,9 +8,10 @@ from typing import Any
 
 from ninfer.decoding import SamplingParams
 from ninfer.decoding.params import MAX_SEED
-from ninfer.engine import GenerationRequest, StopRules
+from ninfer.engine import GenerationRequest, StopRules, Thinking
 from ninfer.errors import RequestError
 from ninfer.server.model import ServedModel
+from ninfer.text.channels import ThinkingStart, thinking_start
 
 MAX_CHOICES = 128
 """Answers to one prompt at most: what the OpenAI protocols allow."""
@@ -39,17 +40,22 @@ class TextInput:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids for the model; `text` is what they came from, None where that was ids or a conversation."""
+    """Token ids for the model; `text` is what they came from, None where that was ids or a conversation.
+
+    thinking: how a conversation's prompt leaves it, None where all output is answer.
+    """
 
     ids: tuple[int, ...]
     text: str | None = None
+    thinking: ThinkingStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """How each prompt is answered.
 
-    num_choices: answers to each prompt. max_new: None is until the context is full. logprobs: as `GenerationRequest`.
+    num_choices: answers to each prompt. max_new: None is until the context is full. logprobs, visible_ids: as
+    `GenerationRequest`. thinking_budget: as `Thinking`.
     """
 
     num_choices: int
@@ -57,11 +63,21 @@ class AnswerOptions:
     sampling: SamplingParams
     stop: StopRules
     logprobs: int | None
+    thinking_budget: int | None = None
+    visible_ids: frozenset[int] = frozenset()
 
     def requests(self, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
         """One request per answer, prompt by prompt. Choice `i` of a prompt is drawn with `seed + i`."""
         return [
-            GenerationRequest(prompt.ids, self.max_new, self._sampling(choice), self.stop, self.logprobs)
+            GenerationRequest(
+                prompt.ids,
+                self.max_new,
+                self._sampling(choice),
+                self.stop,
+                self.logprobs,
+                thinking=None if prompt.thinking is None else Thinking(prompt.thinking, self.thinking_budget),
+                visible_ids=self.visible_ids,
+            )
             for prompt in prompts
             for choice in range(self.num_choices)
         ]
@@ -78,7 +94,8 @@ def encode_prompts(source: ChatInput | TextInput, model: ServedModel) -> list[Pr
     """
     if isinstance(source, ChatInput):
         ids = model.require_template().encode(source.messages, tools=source.tools, variables=source.variables)
-        return [Prompt(tuple(ids))]
+        thinking = thinking_start(ids, model.require_tokenizer()) if model.thinks else None
+        return [Prompt(tuple(ids), thinking=thinking)]
     return [
         Prompt(tuple(model.require_tokenizer().encode_prompt(prompt)), prompt)
         if isinstance(prompt, str)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ninfer.engine import EnginePlan
 from ninfer.errors import RequestError
+from ninfer.text.channels import CLOSE
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
 
@@ -56,6 +57,18 @@ class ServedModel:
                 param="messages",
             )
         return self.template
+
+    @cached_property
+    def thinks(self) -> bool:
+        """Whether answers may begin with a thinking block: the chat template or the vocabulary has its tag."""
+        if self.template is None or self.tokenizer is None:
+            return False
+        return CLOSE in self.template.source or len(self.tokenizer.encode(CLOSE, allow_control=True)) == 1
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template shows tools to the model."""
+        return self.template is not None and self.template.takes_tools
 
     def reads_variable(self, name: str) -> bool:
         """Whether the chat template reads a variable, so that it can change the prompt."""

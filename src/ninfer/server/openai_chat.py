@@ -10,8 +10,16 @@ from ninfer.engine import Delta
 from ninfer.errors import RequestError
 from ninfer.server import sse
 from ninfer.server.answer import Answer, AnswerHead, Call, Choice
+from ninfer.server.conversation import (
+    ordered_history,
+    read_budget,
+    read_tools,
+    read_variables,
+    stop_rules,
+    visible_ids,
+)
 from ninfer.server.faults import Fault, openai_error
-from ninfer.server.fields import read_fields, unsupported
+from ninfer.server.fields import read_fields
 from ninfer.server.inputs import AnswerOptions, ChatInput, check_choices
 from ninfer.server.model import ServedModel
 from ninfer.server.openai_fields import (
@@ -24,6 +32,7 @@ from ninfer.server.openai_fields import (
     timings_block,
     usage_block,
 )
+from ninfer.server.pieces import Called, Piece, Said, Thought, called, said, thought
 from ninfer.server.settings import ServerSettings
 from ninfer.text.tokenizer import Tokenizer
 
@@ -38,12 +47,14 @@ class ChatFields(SharedFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
+    thinking_budget: int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
 
 CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -51,7 +62,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
     "moderation": (),
-    "thinking_budget": (),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "echo": (False,),
@@ -65,25 +75,42 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
     fields, ignored = read_fields(ChatFields, body, neutral=CHAT_NEUTRAL)
     model.require(fields.model)
     max_new, source = output_limit(fields.max_tokens, fields.max_completion_tokens, settings)
-    variables = _variables(fields, model, ignored)
+    variables = read_variables(
+        model,
+        ignored,
+        given=fields.chat_template_kwargs,
+        enable_thinking=fields.enable_thinking,
+        effort=fields.reasoning_effort,
+        budget=fields.thinking_budget,
+    )
+    use = read_tools(
+        model, settings, tools=fields.tools, choice=fields.tool_choice, parallel=fields.parallel_tool_calls
+    )
     if fields.stream_options is not None and not fields.stream:
         ignored.append("stream_options")
     messages = fields.messages
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list of at least one message", param="messages")
     return Call(
-        source=ChatInput(messages, variables=variables),
+        source=ChatInput(ordered_history(messages), tools=None if use is None else use.declared, variables=variables),
         options=AnswerOptions(
             num_choices=check_choices(1 if fields.n is None else fields.n),
             max_new=max_new,
             sampling=read_sampling(fields, model),
-            stop=read_stop(fields),
+            stop=stop_rules(model, read_stop(fields), use),
             logprobs=_logprobs(fields),
+            thinking_budget=read_budget(model, settings, ignored, fields.thinking_budget),
+            visible_ids=visible_ids(model, use),
         ),
+        tools=use,
         stream=bool(fields.stream),
         max_tokens_source=source,
         ignored=ignored,
-        facts={"message_count": len(messages), "template_variables": sorted(variables)},
+        facts={
+            "message_count": len(messages),
+            "template_variables": sorted(variables),
+            "tool_count": 0 if use is None else len(use.schemas),
+        },
         make_writer=lambda head: ChatWriter(
             head,
             model.require_tokenizer(),
@@ -102,27 +129,44 @@ def _logprobs(fields: ChatFields) -> int | None:
     return None
 
 
-def _variables(fields: ChatFields, model: ServedModel, ignored: list[str]) -> dict[str, Any]:
-    """Values for the chat template. One that it does not read is ignored if it asks for what happens anyway."""
-    variables = dict(fields.chat_template_kwargs or {})
-    for name in sorted(variables):
-        if not model.reads_variable(name):
-            ignored.append(f"chat_template_kwargs[{name}]")
-    for name, value, idle in (
-        ("enable_thinking", fields.enable_thinking, False),
-        ("reasoning_effort", fields.reasoning_effort, "none"),
-    ):
-        if value is None:
-            continue
-        if variables.get(name, value) != value:
-            raise RequestError(f"{name} contradicts the one in chat_template_kwargs", param=name)
-        if not model.reads_variable(name):
-            if value != idle:
-                raise unsupported(name)
-            ignored.append(name)
-            continue
-        variables[name] = value
-    return variables
+def _message(pieces: Sequence[Piece]) -> dict[str, Any]:
+    calls = [
+        {"id": f"call_{c.key}", "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+        for c in called(pieces)
+    ]
+    text, thinking = said(pieces), thought(pieces)
+    return {
+        "role": "assistant",
+        "content": text if text or not calls else None,
+        "refusal": None,
+        **({"reasoning_content": thinking} if thinking else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _deltas(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    """`delta` objects. A call comes in two: who is called, then with what."""
+    found: list[dict[str, Any]] = []
+    for piece in pieces:
+        match piece:
+            case Thought(text):
+                found.append({"reasoning_content": text})
+            case Said(text):
+                found.append({"content": text})
+            case Called(index, key, name, arguments):
+                head = {"id": f"call_{key}", "type": "function", "function": {"name": name, "arguments": ""}}
+                found.append({"tool_calls": [{"index": index, **head}]})
+                found.append({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]})
+    return found
+
+
+def _finish(choice: Choice) -> dict[str, str]:
+    reason = choice.finished.reason
+    word = FINISH[reason]
+    return {
+        "finish_reason": "tool_calls" if word == "stop" and called(choice.pieces) else word,
+        "ninfer_finish_reason": reason.value,
+    }
 
 
 class ChatWriter:
@@ -151,20 +195,19 @@ class ChatWriter:
             for choice in choices
         )
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes:
+    def delta(self, choice: Choice, delta: Delta, pieces: Sequence[Piece]) -> bytes:
         extra: dict[str, Any] = {}
         if self._with_ids and delta.ids:
             extra["token_ids"] = delta.ids
         if self._with_logprobs and delta.ids:
             extra["logprobs"] = self._logprobs(delta.ids, delta.logprobs)
-        return self._chunk(choice.index, {"content": delta.text}, **extra) if delta.text or extra else b""
+        parts = _deltas(pieces) or ([{"content": ""}] if extra else [])
+        return b"".join(self._chunk(choice.index, part, **({} if n else extra)) for n, part in enumerate(parts))
 
-    def choice_end(self, choice: Choice, answer: Answer | None) -> bytes:
-        reason = choice.finished.reason
+    def choice_end(self, choice: Choice, pieces: Sequence[Piece], answer: Answer | None) -> bytes:
         timings = {} if answer is None or self._with_usage else {"timings": timings_block(answer)}
-        return self._chunk(
-            choice.index, {}, finish_reason=FINISH[reason], ninfer_finish_reason=reason.value, top=timings
-        )
+        last = self._chunk(choice.index, {}, **_finish(choice), top=timings)
+        return b"".join(self._chunk(choice.index, part) for part in _deltas(pieces)) + last
 
     def closing(self, answer: Answer) -> bytes:
         if not self._with_usage:
@@ -198,13 +241,11 @@ class ChatWriter:
         return sse.event({**self._common("chat.completion.chunk"), "choices": [choice], **usage, **(top or {})})
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        reason = choice.finished.reason
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": _message(choice.pieces),
             "logprobs": self._logprobs(choice.ids, choice.logprobs) if self._with_logprobs else None,
-            "finish_reason": FINISH[reason],
-            "ninfer_finish_reason": reason.value,
+            **_finish(choice),
             **self._prompt_ids(choice),
             **({"token_ids": choice.ids} if self._with_ids else {}),
         }

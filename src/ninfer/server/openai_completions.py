@@ -24,6 +24,7 @@ from ninfer.server.openai_fields import (
     timings_block,
     usage_block,
 )
+from ninfer.server.pieces import Piece
 from ninfer.server.settings import ServerSettings
 
 OPENAI_DEFAULT_MAX_TOKENS = 16
@@ -146,7 +147,7 @@ class CompletionWriter:
             self._part({**self._choice(choice, self._echoed(choice)), **self._prompt_ids(choice)}) for choice in choices
         )
 
-    def delta(self, choice: Choice, delta: Delta) -> bytes:
+    def delta(self, choice: Choice, delta: Delta, pieces: Sequence[Piece]) -> bytes:
         part = self._choice(choice, delta.text)
         has_more = bool(delta.ids) and (self._with_ids or self._with_logprobs)
         if not (delta.text or has_more):
@@ -156,7 +157,7 @@ class CompletionWriter:
         part["logprobs"] = self._logprobs(choice, delta.ids, delta.logprobs, [delta.text])
         return self._part(part)
 
-    def choice_end(self, choice: Choice, answer: Answer | None) -> bytes:
+    def choice_end(self, choice: Choice, pieces: Sequence[Piece], answer: Answer | None) -> bytes:
         timings = {} if answer is None or self._with_usage else {"timings": timings_block(answer)}
         return self._part({**self._choice(choice, ""), **self._finish(choice)}, **timings)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 from ninfer.errors import ConfigError
+
+ToolParser = Literal["auto", "hermes", "qwen-xml", "none"]
 
 
 def _help(text: str) -> dict[str, str]:
@@ -71,6 +74,20 @@ class ServerSettings:
             "Tokens of an answer at most where the request names no limit, >= 1. Otherwise it may fill the context."
         ),
     )
+    default_thinking_budget: int | None = field(
+        default=None,
+        metadata=_help(
+            "Tokens of thinking at most where the request names no budget, >= 0; then thinking is closed and the "
+            "answer begins. Otherwise thinking has no limit of its own."
+        ),
+    )
+    tool_parser: ToolParser = field(
+        default="auto",
+        metadata=_help(
+            "Form of the model's tool calls: hermes (JSON in <tool_call>), qwen-xml (<function=name> in <tool_call>), "
+            "none (calls stay text). auto: what the chat template teaches."
+        ),
+    )
     max_request_mib: int = field(
         default=32, metadata=_help("Size of a request's body at most, MiB, >= 1; more is refused with 413.")
     )
@@ -96,6 +113,7 @@ class ServerSettings:
             "request_timeout_ms": (0, None),
             "drain_timeout_ms": (0, None),
             "default_max_tokens": (1, None),
+            "default_thinking_budget": (0, None),
             "max_request_mib": (1, 4096),
             "log_stats_interval_ms": (100, None),
         }
@@ -104,6 +122,8 @@ class ServerSettings:
             if value is not None and (value < low or (high is not None and value > high)):
                 limit = f">= {low}" if high is None else f"in [{low}, {high}]"
                 raise ConfigError(f"{name} must be {limit}, got {value}")
+        if self.tool_parser not in get_args(ToolParser):
+            raise ConfigError(f"tool_parser must be one of {', '.join(get_args(ToolParser))}, got {self.tool_parser!r}")
         for name in ("host", "api_key", "model_id", "request_log_jsonl"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty")

@@ -14,9 +14,12 @@ class StreamDecoder:
     comes out only where the one-shot decoding of the ids has it too: for bytes that nothing can make a character.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_control: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_control: bool = True, visible_ids: frozenset[int] = frozenset()
+    ) -> None:
+        """`visible_ids`: control tokens that are not skipped."""
         self._tokenizer = tokenizer
-        self._silent = tokenizer.control_ids if skip_control else frozenset[int]()
+        self._silent = tokenizer.control_ids - visible_ids if skip_control else frozenset[int]()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:

@@ -53,6 +53,11 @@ class ChatTemplate:
         """What a caller may set by `variables`: names the template reads and the engine does not set."""
         return self._compiled.variables - _OWN_VARIABLES - set(self._special_texts)
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether tools that a caller declares reach the prompt."""
+        return "tools" in self._compiled.variables
+
     def render(
         self,
         messages: object,
