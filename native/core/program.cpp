@@ -135,7 +135,7 @@ void Program::plan(int num_pages) {
   own_tile_offset_ = std::max(attention_scratch_bytes(), product_bytes);
   for (const StateLayer& l : state_.layers())  // the window of some channels, or a tile of a matrix
     own_tile_offset_ = std::max({own_tile_offset_, sizeof(float) * kConvChannels * kMaxTaps,
-                                 sizeof(float) * l.block_floats * kMaxStateBlocks});
+                                 sizeof(float) * l.block_floats * kStateBlocks});
   own_tile_offset_ = align64(own_tile_offset_);
   thread_bytes_ = own_tile_offset_ + (tiles_bytes_ > 0 ? tile_bytes(1, kOwnTilePairs) : 0);
   scratch_bytes_ = tiles_bytes_ + align64(partial_floats_ * 4) + thread_bytes_ * threads_;

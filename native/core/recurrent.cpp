@@ -56,9 +56,9 @@ void Program::conv_channels(const CausalConvNode& n, const StepSequence& s, int 
 void Program::exec(const DeltaRuleNode& n, int, int thread) {
   const StateLayer& layer = state_.layers()[n.layer];
   float* scratch = reinterpret_cast<float*>(thread_scratch_ + thread_bytes_ * thread);
-  int width = kernels_.state_blocks;
+  int width = kStateBlocks;
   const auto tiles = [&] { return (layer.blocks + width - 1) / width; };
-  while (width > 1 && layer.v_heads * tiles() < threads_) width /= 2;
+  if (layer.v_heads * tiles() < threads_) width = 1;
   for (const StepSequence& s : step_->sequences) {
     const auto [begin, end] = share(layer.v_heads * tiles(), thread);
     for (int i = begin; i < end; ++i) delta_tile(n, s, {i / tiles(), i % tiles() * width, width}, scratch);

@@ -21,7 +21,6 @@ struct V {
   static constexpr int kFloatBlockRows = 4;
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 2;
-  static constexpr int kStateBlocks = 2;
   static constexpr int kQueryBlock = 3;
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

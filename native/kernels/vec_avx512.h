@@ -25,7 +25,6 @@ struct V {
   static constexpr int kFloatBlockRecords = 2;
   // Sums of so few rows are too few to hide the latency of a fused multiply-add: more records then.
   static constexpr int kFewRows = 2, kFewRowsRecords = 4;
-  static constexpr int kStateBlocks = 4;
   static constexpr int kQueryBlock = 6;
 
   static F zero() { return _mm512_setzero_ps(); }

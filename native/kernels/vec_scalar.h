@@ -19,7 +19,6 @@ struct V {
   static constexpr int kFloatBlockRows = 4;
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 1;
-  static constexpr int kStateBlocks = 2;
   static constexpr int kQueryBlock = 3;
 
   template <class Fn> static F map(Fn fn) {

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from make.op_runs import CPU_ISAS, StoredWeights, compile_on
+from make.op_runs import BACKENDS, CPU_ISAS, StoredWeights, compile_on
 from ninfer.backends.base import Executable, LayerState
+from ninfer.errors import ConfigError, InvariantError
 from ninfer.models.batch import BatchLimits, ForwardBatch, SequenceRows, StateAccess, check_batch
 from ninfer.ops.causal_conv import causal_conv
 from ninfer.ops.delta_gates import delta_gates
@@ -292,6 +293,60 @@ def test_every_way_through_slots_and_journals_gives_the_same_bits(
     compared = run_randomly(executable, truths, seed=threads, steps=60, compare=np.testing.assert_array_equal)
     executable.close()
     assert compared > 100
+
+
+def test_more_threads_than_tiles_change_no_bit(native_truth: tuple[str, list[Truth]]) -> None:
+    """The second layer has 3 heads of 5 column blocks: with 16 threads each takes one block."""
+    numerics, truths = native_truth
+    executable = compiled(CPU_ISAS[-1], numerics, threads=16)
+    assert run_randomly(executable, truths, seed=5, steps=12, compare=np.testing.assert_array_equal) > 10
+    executable.close()
+
+
+@pytest.mark.parametrize(
+    ("access", "message"),
+    [
+        (None, "without state accesses"),
+        (StateAccess(LIMITS.num_state_slots), "state slot read"),
+        (StateAccess(-2), "state slot read"),
+        (StateAccess(0, saves=((1, LIMITS.num_state_slots),)), "state slot saved to"),
+        (StateAccess(0, saves=((1, -1),)), "state slot saved to"),
+        (StateAccess(0, saves=((JOURNAL_ROWS + 2, 0),)), "rows before a save"),
+        (StateAccess(0, saves=((2, 0), (1, 1))), "rows before a save"),
+        (StateAccess(0, replay=(LIMITS.num_journals, 1)), "journal replayed"),
+        (StateAccess(0, replay=(0, JOURNAL_ROWS + 1)), "rows replayed"),
+        (StateAccess(0, replay=(0, 0)), "rows replayed"),
+        (StateAccess(0, journal=LIMITS.num_journals), "journal"),
+        (StateAccess(0, journal=0), "rows kept in a journal"),
+    ],
+)
+def test_native_steps_refuse_what_would_leave_the_memory_of_states(access: StateAccess | None, message: str) -> None:
+    """The executable keeps its memory even if nobody checked the batch."""
+    executable = compiled(CPU_ISAS[0], "f32")
+    count = JOURNAL_ROWS + 1
+    rows = SequenceRows(0, count, 9, np.arange(PAGES_EACH, dtype=np.int32), access)
+    with pytest.raises(InvariantError, match=message):
+        executable.forward(ForwardBatch(np.zeros(count, np.int32), (rows,), np.zeros(0, np.int32)))
+    executable.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_state_memory_is_planned_and_needs_a_slot(backend: str) -> None:
+    graph, weights = hybrid_graph()
+    stored = StoredWeights(weights, "q8g32")
+    sizes = {"num_pages": 1, "max_rows": 2, "max_logit_rows": 2}
+    with pytest.raises(ConfigError, match="num_state_slots is 0; the model has 2 recurrent layers"):
+        compile_on(backend, graph, stored, **sizes)
+    held = []
+    for slots, journals in ((1, 0), (3, 0), (3, 2)):
+        options = {"num_state_slots": slots, "num_journals": journals, "journal_rows": 2 * journals}
+        executable = compile_on(backend, graph, stored, **sizes, **options)
+        held.append(executable.memory["state"])
+        executable.close()
+    floats = sum(3 * (2 * k * dk + v * dv) + v * dk * dv for k, v, dk, dv in SHAPES)
+    assert held[1] == 3 * held[0]
+    assert held[0] >= 4 * floats  # the native backend rounds rows up to cache lines
+    assert held[2] > held[1]
 
 
 def test_the_reference_keeps_the_law_within_rounding() -> None:
