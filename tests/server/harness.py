@@ -151,13 +151,13 @@ def live_server(
     *,
     plan: EnginePlan | None = None,
     sampling: Mapping[str, Any] | None = None,
-    tokenizer: Tokenizer | None = None,
+    has_tokenizer: bool = True,
     template: str | None = TEMPLATE,
     **settings: Any,
 ) -> Iterator[Live]:
     """Starts a server and ends it; its end must be clean unless the test says what it expects (`live.error`)."""
     plan = plan or plan_of()
-    tokenizer = tokenizer or tiny_tokenizer()
+    tokenizer = tiny_tokenizer() if has_tokenizer else None
     log_path = tmp_path / "requests.jsonl"
     server_settings = ServerSettings(**{"port": 0, "request_log_jsonl": str(log_path), **settings})
     engine = Engine(plan, model(plan), tokenizer)
@@ -165,7 +165,7 @@ def live_server(
         id=server_settings.model_id or MODEL_ID,
         plan=plan,
         tokenizer=tokenizer,
-        template=None if template is None else ChatTemplate(template, tokenizer),
+        template=None if template is None or tokenizer is None else ChatTemplate(template, tokenizer),
         sampling={"temperature": 1.0, **(sampling or {})},
         identity={"file": "none"},
     )

@@ -165,9 +165,14 @@ def test_peaks_are_the_best_rows(traffic: Traffic) -> None:
 
 def test_intervals_hold_every_token_once(traffic: Traffic) -> None:
     live, _ = traffic
-    wait_until(lambda: sum(live.metrics()["history"]["decode_tokens"]) == live.engine.counters.decode)
+    counters = live.engine.counters
+
+    def is_complete() -> bool:
+        history = live.metrics()["history"]
+        return (sum(history["prefill_tokens"]), sum(history["decode_tokens"])) == (counters.prefill, counters.decode)
+
+    wait_until(is_complete)
     history = live.metrics()["history"]
-    assert sum(history["prefill_tokens"]) == live.engine.counters.prefill
     lines = live.rows("throughput")
     assert [line["interval_seconds"] for line in lines] == history["interval_seconds"]
     assert [line["tokens"]["committed_decode"] for line in lines] == history["decode_tokens"]

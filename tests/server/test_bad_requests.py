@@ -217,11 +217,23 @@ def test_a_template_that_refuses_says_why(tmp_path: Any) -> None:
         live.alive()
 
 
-def test_a_model_without_a_template_or_tokenizer_says_what_it_can(tmp_path: Any) -> None:
+def test_a_model_without_a_template_continues_text(tmp_path: Any) -> None:
     with live_server(tmp_path, template=None) as live:
         error = refusal(live.chat())
         assert (error["code"], error["param"]) == ("unsupported_field", "messages")
         assert live.complete().status_code == 200
+
+
+def test_a_model_without_a_tokenizer_continues_ids(tmp_path: Any) -> None:
+    with live_server(tmp_path, has_tokenizer=False) as live:
+        for refused in (live.chat(), live.complete(), live.complete([7, 8], stop="x"), live.chat(stream=True)):
+            assert refusal(refused)["code"] in ("invalid_value", "unsupported_field")
+        fields: dict[str, Any] = {"return_token_ids": True, "logprobs": 1}
+        (choice,) = live.complete([7, 8], **fields).json()["choices"]
+        assert choice["text"] == ""
+        assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
+        streamed = [e["choices"][0] for e in sse_events(live.complete([7, 8], stream=True, **fields).text)[:-1]]
+        assert [token for part in streamed for token in part.get("token_ids", [])] == choice["token_ids"]
 
 
 BAD_PROMPTS = [[-1], [999_999_999], [1.5], [], None, {}, [[1, 2], [-3]], [[1], []], [1, "a"], ["a", [1.5]], True, ""]

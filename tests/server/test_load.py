@@ -17,8 +17,8 @@ import pytest
 from engine.harness import expected
 from ninfer.decoding import SamplingParams
 from ninfer.engine import EnginePlan, GenerationRequest
-from ninfer.engine.testing import FormulaModel
-from ninfer.server import exchange
+from ninfer.engine.testing import FormulaModel, ScriptedModel
+from ninfer.server import exchange, run
 from server.harness import GatedModel, Live, live_server, plan_of, sse_events, wait_until
 
 LONG: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True}
@@ -314,3 +314,42 @@ def test_a_silent_stream_has_headers_and_comments(tmp_path: Path, monkeypatch: p
         gate.open()
         while b"[DONE]" not in seen:
             seen += raw.recv(4096)
+
+
+def unread_stream(live: Live) -> socket.socket:
+    """A client with a small window that asks for much and reads nothing."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, port = live.url.removeprefix("http://").rsplit(":", 1)
+    raw.connect((host, int(port)))
+    body = b'{"prompt": [7], "max_tokens": 30000, "stream": true, "ignore_eos": true}'
+    raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return raw
+
+
+def talkative(plan: EnginePlan) -> ScriptedModel:
+    return ScriptedModel(plan.vocab_size, [50])
+
+
+def test_a_client_that_stops_reading_does_not_keep_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(run.TCP_OPTIONS, "TCP_USER_TIMEOUT", 300)
+    with live_server(tmp_path, talkative, plan=plan_of(max_context=32768)) as live:
+        raw = unread_stream(live)
+        wait_until(lambda: len(live.rows("request_done")) == 1)
+        wait_until(lambda: taken(live) == 0)
+        live.alive()
+        raw.close()
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LAST_BYTES_S", 0.3)
+    with live_server(tmp_path, talkative, plan=plan_of(max_context=32768), drain_timeout_ms=1000) as live:
+        raw = unread_stream(live)
+        wait_until(lambda: live.engine.counters.completion >= 30000)
+        live.running.end()
+        live.thread.join(20)
+        assert not live.thread.is_alive()
+        raw.close()
+    assert live.error is None
+    starts, ends = live.rows("request_start"), [*live.rows("request_done"), *live.rows("request_error")]
+    assert len(starts) == len(ends) == 1

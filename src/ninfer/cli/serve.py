@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ninfer.server.settings import ServerSettings
 
 PROTOCOL_TEMPERATURE = 1.0
 """What the OpenAI protocols mean by a request without a temperature."""
+MAX_FILES = 65_536
 
 
 @click.command("serve")
@@ -43,6 +45,7 @@ def command(model: str, greedy: bool, **settings: Any) -> int:
 
     if settings["api_key"] is None:
         settings["api_key"] = os.environ.get("NINFER_API_KEY")
+    raise_file_limit()
     server_settings = ServerSettings(**field_values(ServerSettings, settings))
     config = EngineConfig(**field_values(EngineConfig, settings))
     log = RequestLog(server_settings.request_log_jsonl)
@@ -72,6 +75,14 @@ def command(model: str, greedy: bool, **settings: Any) -> int:
 
         serve(server_settings, served, session.engine, bound, log, on_ready=ready, argv=sys.argv)
     return ExitCode.OK
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: every connection is one, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def default_sampling(arguments: dict[str, Any], *, greedy: bool, recommended: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ninfer.engine import Failed, Finished
-from ninfer.metrics import FinishReason, Histogram, Phases, TokenCounters, Usage, now_ns, peak, request_rates
+from ninfer.engine import Engine, Failed, Finished
+from ninfer.metrics import FinishReason, Histogram, Phases, Usage, now_ns, peak, request_rates
 from ninfer.server.answer import Answer, Call, Choice
 from ninfer.server.faults import Fault, fault_of
 from ninfer.server.request_log import RequestLog
@@ -91,9 +91,9 @@ class Totals:
 class Accounts:
     """Lives in the event loop's thread. Every started request is ended once, with a line in the log and in the sums."""
 
-    def __init__(self, log: RequestLog, engine_counters: TokenCounters, *, interval_s: float) -> None:
+    def __init__(self, log: RequestLog, engine: Engine, *, interval_s: float) -> None:
         self.instance = log.instance
-        self.counters = engine_counters
+        self.counters = engine.counters
         self.totals = Totals()
         self.ttft = Histogram()
         self.duration = Histogram()
@@ -102,13 +102,14 @@ class Accounts:
         self.peak_prefill: dict[str, Any] | None = None
         self.peak_decode: dict[str, Any] | None = None
         self.history: deque[dict[str, float]] = deque(maxlen=HISTORY_INTERVALS)
+        self._engine = engine
         self._log = log
         self._interval_s = interval_s
         self._next_number = 0
         self._named: set[str] = set()
         self._num_running = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._interval_start: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._interval_start: tuple[int, ...] = ()
 
     @property
     def num_started(self) -> int:
@@ -193,7 +194,7 @@ class Accounts:
         self._interval_start = end
         self._timer = None
         seconds = (end[0] - start[0]) * 1e-9
-        prefill, decode, cached = (after - before for before, after in zip(start[1:], end[1:], strict=True))
+        prefill, decode, cached, steps = (after - before for before, after in zip(start[1:], end[1:], strict=True))
         self.history.append(
             {
                 "interval_seconds": seconds,
@@ -207,7 +208,10 @@ class Accounts:
             {
                 "interval_seconds": seconds,
                 "tokens": {"computed_prefill": prefill, "committed_decode": decode, "cache_hit": cached},
+                "engine_steps": steps,
                 "requests_open": self._num_running,
+                "running": self._engine.num_running,
+                "waiting": self._engine.num_waiting,
             },
         )
         if self._num_running:
@@ -226,8 +230,9 @@ class Accounts:
         """Another event of the request log."""
         self._log.write(event, members)
 
-    def _reading(self) -> tuple[int, int, int, int]:
-        return now_ns(), self.counters.prefill, self.counters.decode, self.totals.cached_tokens
+    def _reading(self) -> tuple[int, ...]:
+        counters = self.counters
+        return now_ns(), counters.prefill, counters.decode, self.totals.cached_tokens, counters.steps
 
 
 def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:

@@ -76,6 +76,10 @@ class GenerationEndpoint:
 
         try:
             await self._serve(entry, request, tracked)
+        except asyncio.CancelledError:
+            unread = RequestError("the client did not read its answer before the server ended", kind="client_gone")
+            self._server.accounts.failed(entry, fault_of(unread))
+            raise
         except Exception as error:  # one request: whatever it is must be answered, accounted for, and harm no other
             fault = fault_of(error)
             if not isinstance(error, NInferError):

@@ -30,6 +30,10 @@ from ninfer.server.settings import ServerSettings
 KEEP_ALIVE_S = 75
 """Seconds an idle connection stays open: longer than clients keep theirs, so that none is closed under a request."""
 
+TCP_OPTIONS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
+"""A peer that vanished without a word is noticed after half a minute (seconds), one that has stopped reading after two
+minutes (milliseconds): neither may hold a place for ever.
+"""
 LAST_BYTES_S = 10
 """Seconds that clients have to read the last bytes of their answers when the server ends."""
 
@@ -42,9 +46,9 @@ def bind(settings: ServerSettings) -> socket.socket:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit these: a peer that vanished without a word is noticed after half a minute.
+        # Accepted connections inherit these.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        for option, value in TCP_OPTIONS.items():
             if hasattr(socket, option):
                 bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         bound.bind((settings.host, settings.port))
@@ -84,7 +88,7 @@ async def _serve(
     argv: Sequence[str],
 ) -> None:
     loop = asyncio.get_running_loop()
-    accounts = Accounts(log, engine.counters, interval_s=settings.log_stats_interval_ms * 1e-3)
+    accounts = Accounts(log, engine, interval_s=settings.log_stats_interval_ms * 1e-3)
     running = RunningServer(settings, bound)
     service = EngineService(
         engine, max_pending=settings.max_pending_requests, post=loop.call_soon_threadsafe, on_failure=running.failed
@@ -123,6 +127,9 @@ class RunningServer:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._end)
         await self._http.serve(sockets=[self._bound])
+        cancelled = set(self._http.server_state.tasks)
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=1.0)  # each still writes its account
 
     def end(self) -> None:
         """What SIGTERM does, for any thread; nothing when the server has ended."""
@@ -151,7 +158,9 @@ class RunningServer:
         self._service.drain(leave)
 
     def _fail_all(self) -> None:
+        """End what is still open; a client that does not read its error is left behind after `LAST_BYTES_S`."""
         self._service.fail_all(OverloadedError("the server is shutting down", kind="unavailable"))
+        self._http.should_exit = True
 
 
 class _Http(uvicorn.Server):
