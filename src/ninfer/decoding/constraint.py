@@ -14,11 +14,12 @@ TokenIds = npt.NDArray[np.int64]
 class ConstraintState(Protocol):
     """Where one sequence is within what it may say. A step that is not committed has not touched it."""
 
-    def allowed(self, num_tokens: int) -> TokenIds:
-        """Ids below `num_tokens` that may come next; end tokens are among them exactly when the text is complete.
+    @property
+    def is_complete(self) -> bool:
+        """Whether the completion may end here."""
 
-        BackendError when the constraint cannot tell any more.
-        """
+    def allowed(self, num_tokens: int) -> TokenIds:
+        """Ids below `num_tokens` that may come next, besides an end. BackendError when the constraint cannot tell."""
 
     def advance(self, token: int) -> None:
         """Go on by a token that was allowed. BackendError if the constraint refuses it after all."""

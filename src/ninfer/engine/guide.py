@@ -17,7 +17,8 @@ class Guide:
 
     A thinking block of `budget` tokens that is still open gets `ThinkingTags.close_ids`, token by token, whatever the
     model would say. Under a constraint a block cannot end the completion, and the answer behind it begins with
-    `ThinkingTags.behind_ids`, as templates have it; what follows is the constraint's alone.
+    `ThinkingTags.behind_ids`, as templates have it; what follows is the constraint's alone, and end tokens are allowed
+    exactly where it is fulfilled.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Guide:
             return None
         if channel is Channel.THINKING:
             return np.setdiff1d(np.arange(num_tokens), list(self._end_tokens), assume_unique=True)
-        ids = self._constraint.allowed(num_tokens)
+        ids = np.setdiff1d(self._constraint.allowed(num_tokens), list(self._end_tokens), assume_unique=True)
+        if self._constraint.is_complete:
+            ids = np.union1d(ids, [token for token in self._end_tokens if token < num_tokens])
         if self._may_open and self._tags.open_id is not None:
             ids = np.union1d(ids, [self._tags.open_id])
         return ids

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ninfer.decoding import TokenLogprobs
-from ninfer.engine import Delta, Failed, Finished, GenerationEvent
+from ninfer.engine import Delta, Failed, Finished, GenerationEvent, GenerationRequest
 from ninfer.errors import InvariantError, NInferError
 from ninfer.metrics import Phases, RequestTimeline, Usage, joined_timeline
+from ninfer.server.constraints import Rule, compile_rules
 from ninfer.server.faults import Fault
-from ninfer.server.inputs import AnswerOptions, ChatInput, Prompt, TextInput
+from ninfer.server.inputs import AnswerOptions, ChatInput, Prompt, TextInput, encode_prompts
+from ninfer.server.model import ServedModel
 from ninfer.server.pieces import Piece, PieceReader, Thought
 from ninfer.server.tools import ToolUse
 
@@ -156,6 +158,7 @@ class Call:
 
     max_tokens_source: who set the output limit, `client`, `server_default` or `context`. ignored: names of fields that
     changed nothing. facts: more for the request log, JSON values. tools: what may be called.
+    rule: what the answer must be.
     """
 
     source: ChatInput | TextInput
@@ -166,11 +169,23 @@ class Call:
     facts: dict[str, Any]
     make_writer: Callable[[AnswerHead], Writer]
     tools: ToolUse | None = None
+    rule: Rule | None = None
 
     @property
     def num_sequences(self) -> int:
         num_prompts = len(self.source.prompts) if isinstance(self.source, TextInput) else 1
         return num_prompts * self.options.num_choices
+
+    def prepare(self, model: ServedModel) -> tuple[list[Prompt], list[GenerationRequest]]:
+        """Prompts and requests for the engine. RequestError for what template, tokenizer or grammar cannot take.
+
+        Takes time that grows with the text; the server calls it on a thread of its own.
+        """
+        prompts = encode_prompts(self.source, model)
+        constraint = None
+        if self.rule is not None or (self.tools is not None and self.tools.required):
+            constraint = compile_rules(model.grammars, model.require_tokenizer(), self.rule, self.tools)
+        return prompts, self.options.requests(prompts, constraint)
 
     def reader(self) -> PieceReader:
         """What makes pieces of one choice."""

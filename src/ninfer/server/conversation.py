@@ -83,13 +83,14 @@ def read_tools(
         raise RequestError(
             "this model's chat template does not take tools; leave them out", kind="unsupported_field", param="tools"
         )
+    for place, tool in enumerate(tools if isinstance(tools, list) and word == "auto" else []):
+        if tool["function"].get("strict"):
+            raise unsupported(f"tools[{place}].function.strict")
     form: str = settings.tool_parser
     if form == "auto":
         form = form_of(model.require_template().source) or "none"
-    if word == "required":
-        raise unsupported("tool_choice")
-    if form == "none" and parallel is False:
-        raise unsupported("parallel_tool_calls")
+    if form == "none" and (word == "required" or parallel is False):
+        raise unsupported("tool_choice" if word == "required" else "parallel_tool_calls")
     return ToolUse(
         declared=tools if isinstance(tools, list) else [],
         schemas=schemas,

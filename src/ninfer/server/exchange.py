@@ -25,7 +25,6 @@ from ninfer.server.bodies import read_object
 from ninfer.server.faults import Fault, fault_of, openai_error
 from ninfer.server.fields import header_of
 from ninfer.server.generation import Batch, Generation
-from ninfer.server.inputs import encode_prompts
 from ninfer.server.model import ServedModel
 from ninfer.server.settings import ServerSettings
 
@@ -115,7 +114,7 @@ class GenerationEndpoint:
         """Encode the prompts and submit them."""
         server, settings = self._server, self._server.settings
         loop = asyncio.get_running_loop()
-        prompts = await loop.run_in_executor(server.encoders, encode_prompts, call.source, server.model)
+        prompts, requests = await loop.run_in_executor(server.encoders, call.prepare, server.model)
         if generation.is_cancelled:
             raise RequestError("the client went away before the request was queued", kind="client_gone")
         admission_deadline = entry.arrival_ns + settings.pending_timeout_ms * NS_PER_MS
@@ -124,7 +123,6 @@ class GenerationEndpoint:
                 f"the prompt was not ready within {settings.pending_timeout_ms} ms (--pending-timeout-ms)",
                 kind="queue_timeout",
             )
-        requests = call.options.requests(prompts)
         timeout = settings.request_timeout_ms
         generation.submit(
             requests,

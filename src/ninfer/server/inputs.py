@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ninfer.decoding import SamplingParams
+from ninfer.decoding import Constraint, SamplingParams
 from ninfer.decoding.params import MAX_SEED
 from ninfer.engine import GenerationRequest, StopRules, Thinking
 from ninfer.errors import RequestError
@@ -66,7 +66,7 @@ class AnswerOptions:
     thinking_budget: int | None = None
     visible_ids: frozenset[int] = frozenset()
 
-    def requests(self, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
+    def requests(self, prompts: Sequence[Prompt], constraint: Constraint | None = None) -> list[GenerationRequest]:
         """One request per answer, prompt by prompt. Choice `i` of a prompt is drawn with `seed + i`."""
         return [
             GenerationRequest(
@@ -76,6 +76,7 @@ class AnswerOptions:
                 self.stop,
                 self.logprobs,
                 thinking=None if prompt.thinking is None else Thinking(prompt.thinking, self.thinking_budget),
+                constraint=constraint,
                 visible_ids=self.visible_ids,
             )
             for prompt in prompts

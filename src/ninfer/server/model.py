@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ninfer.decoding.grammar import GrammarCompiler
 from ninfer.engine import EnginePlan
 from ninfer.errors import RequestError
 from ninfer.text.channels import CLOSE
@@ -64,6 +65,18 @@ class ServedModel:
         if self.template is None or self.tokenizer is None:
             return False
         return CLOSE in self.template.source or len(self.tokenizer.encode(CLOSE, allow_control=True)) == 1
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """What makes constraints for this model's vocabulary. RequestError where nothing can end an answer."""
+        tokenizer = self.require_tokenizer()
+        if not self.plan.end_token_ids:
+            raise RequestError(
+                "this model has no end token, so no answer can be held to a form",
+                kind="unsupported_field",
+                param="response_format",
+            )
+        return GrammarCompiler(tokenizer, self.plan.end_token_ids)
 
     @property
     def takes_tools(self) -> bool:

@@ -10,6 +10,7 @@ from ninfer.engine import Delta
 from ninfer.errors import RequestError
 from ninfer.server import sse
 from ninfer.server.answer import Answer, AnswerHead, Call, Choice
+from ninfer.server.constraints import read_rule
 from ninfer.server.conversation import (
     ordered_history,
     read_budget,
@@ -103,6 +104,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
             visible_ids=visible_ids(model, use),
         ),
         tools=use,
+        rule=read_rule(fields.response_format, fields.structured_outputs),
         stream=bool(fields.stream),
         max_tokens_source=source,
         ignored=ignored,

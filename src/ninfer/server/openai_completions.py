@@ -10,6 +10,7 @@ from ninfer.engine import Delta
 from ninfer.errors import RequestError
 from ninfer.server import sse
 from ninfer.server.answer import Answer, AnswerHead, Call, Choice
+from ninfer.server.constraints import read_rule
 from ninfer.server.faults import Fault, openai_error
 from ninfer.server.fields import read_fields
 from ninfer.server.inputs import MAX_PROMPTS, AnswerOptions, TextInput, check_choices
@@ -65,6 +66,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
             stop=read_stop(fields),
             logprobs=fields.logprobs,
         ),
+        rule=read_rule(fields.response_format, fields.structured_outputs),
         stream=bool(fields.stream),
         max_tokens_source="protocol_default" if max_new is None else source,
         ignored=ignored,

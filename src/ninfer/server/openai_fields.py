@@ -46,6 +46,8 @@ class SharedFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
+    response_format: Any = None
+    structured_outputs: Any = None
 
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -61,8 +63,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "grammar": ("",),
     "json_schema": (),
     "guided_json": (),

@@ -27,7 +27,7 @@ def converted(text: str, name: str, parameters: Mapping[str, Any]) -> Any:
     schema = properties.get(name) if isinstance(properties, Mapping) else None
     if schema is None:
         return text
-    types = _types(schema, parameters)
+    types = declared_types(schema, parameters)
     word = text.strip().lower()
     if "null" in types and word == "null":
         return None
@@ -49,7 +49,7 @@ def converted(text: str, name: str, parameters: Mapping[str, Any]) -> Any:
     return text
 
 
-def _types(schema: object, root: Mapping[str, Any]) -> set[str]:
+def declared_types(schema: object, root: Mapping[str, Any]) -> set[str]:
     """The types a schema names, through local references and alternatives; empty if it names none."""
     found: set[str] = set()
     waiting = [schema]
