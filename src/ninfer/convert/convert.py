@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ninfer import formats
 from ninfer.artifact import Artifact, ArtifactWriter
 from ninfer.convert.checkpoint import Checkpoint
 from ninfer.convert.encode import encode
+from ninfer.convert.format_choice import FormatChoice
 from ninfer.convert.gguf.reader import MAGIC
 from ninfer.convert.gguf.source import open_gguf
 from ninfer.convert.huggingface import open_huggingface
@@ -23,17 +23,22 @@ ProgressCallback = Callable[[int, int], None]
 
 
 def convert(
-    src: PathLike, out: PathLike, *, weights: str | None = None, progress: ProgressCallback | None = None
+    src: PathLike,
+    out: PathLike,
+    *,
+    weights: str | None = None,
+    recipe: str | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ConversionReport:
     """Write the checkpoint `src` as the artifact `out`, which appears whole or not at all.
 
-    `weights`: format of all weight matrices (`formats.NAMES`); None keeps what the source holds, exactly where we have
-    its format. Vectors are f32. Equal sources give equal bytes. Memory is bounded by the largest tensor.
+    `weights`: format of all weight matrices (`formats.NAMES`); `recipe`: the name of a choice by place (`recipes`).
+    Without both, matrices keep what the source holds, exactly where we have its format. Vectors are f32. Equal sources
+    give equal bytes. Memory is bounded by the largest tensor.
     Raises ConfigError for bad arguments, ArtifactError for a broken source, ConversionError for one we do not support.
     """
     source, target = Path(src), Path(out)
-    if weights is not None and weights not in formats.NAMES:
-        raise ConfigError(f"weights {weights!r} is no format; choose one of {', '.join(formats.NAMES)}")
+    choice = FormatChoice.of(weights, recipe)
     if target.is_dir():
         raise ConfigError(f"{target} is a directory; the output must be a file name")
     if not target.parent.is_dir():
@@ -41,7 +46,7 @@ def convert(
     with open_checkpoint(source) as checkpoint:
         if any(target.exists() and target.samefile(file) for file in checkpoint.files):
             raise ConfigError(f"{target} is part of the source; choose another output")
-        return _write(checkpoint, target, weights, progress)
+        return _write(checkpoint, target, choice, progress)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -62,16 +67,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _write(
-    checkpoint: Checkpoint, target: Path, weights: str | None, progress: ProgressCallback | None
+    checkpoint: Checkpoint, target: Path, choice: FormatChoice, progress: ProgressCallback | None
 ) -> ConversionReport:
     files = source_files(checkpoint)
-    origin = provenance(checkpoint, files, weights)
+    origin = provenance(checkpoint, files, choice)
+    wanted = choice.formats([a.rule.target for a in checkpoint.assignments if len(a.rule.shape) == 2])
     total = sum(assignment.nbytes for assignment in checkpoint.assignments)
     done = 0
     reports: list[TensorReport] = []
     with ArtifactWriter(target, checkpoint.architecture, checkpoint.config, origin) as writer:
         for assignment in checkpoint.assignments:
-            encoded = encode(assignment, weights)
+            encoded = encode(assignment, wanted.get(assignment.rule.target))
             writer.add(assignment.rule.target, encoded.format, encoded.layout, assignment.rule.shape, encoded.data)
             reports.append(encoded.report)
             done += assignment.nbytes
@@ -80,14 +86,15 @@ def _write(
         for name, content in checkpoint.resources.items():
             writer.add_resource(name, content)
         check_unchanged(files)
-        writer.finish({"weights": weights or "exact", "tensors": {report.name: report.to_json() for report in reports}})
+        writer.finish({**choice.record(), "tensors": {report.name: report.to_json() for report in reports}})
     with Artifact.open(target) as artifact:
         return ConversionReport(
             path=target,
             source=checkpoint.path,
             source_kind=checkpoint.kind,
             architecture=checkpoint.architecture,
-            weights=weights,
+            weights=choice.weights,
+            recipe=None if choice.recipe is None else choice.recipe.name,
             tensors=reports,
             resources=list(checkpoint.resources),
             notes=checkpoint.notes,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ninfer import __version__
 from ninfer.convert.checkpoint import Checkpoint
+from ninfer.convert.format_choice import FormatChoice
 from ninfer.convert.recipe import RECIPE_VERSION
 from ninfer.errors import ArtifactError, ConversionError
 
@@ -55,7 +56,7 @@ def check_unchanged(files: Sequence[SourceFile]) -> None:
             raise ConversionError(f"{file.path}: changed while it was converted; nothing was written")
 
 
-def provenance(checkpoint: Checkpoint, files: Sequence[SourceFile], weights: str | None) -> dict[str, Any]:
+def provenance(checkpoint: Checkpoint, files: Sequence[SourceFile], choice: FormatChoice) -> dict[str, Any]:
     """The artifact's `ninfer.provenance`. A GGUF file's name is its owner's choice and left out."""
     entries = []
     for file in files:
@@ -66,5 +67,5 @@ def provenance(checkpoint: Checkpoint, files: Sequence[SourceFile], weights: str
     return {
         "ninfer_version": __version__,
         "source": {"kind": checkpoint.kind, "files": entries},
-        "recipe": {"version": RECIPE_VERSION, "weights": weights or "exact"},
+        "recipe": {"version": RECIPE_VERSION, **choice.record()},
     }

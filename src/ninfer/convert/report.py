@@ -40,7 +40,8 @@ class TensorReport:
 class ConversionReport:
     """A finished conversion.
 
-    path: the artifact; digest: its content's identity. weights: the format asked for, None for exact keeping.
+    path: the artifact; digest: its content's identity. weights: the one format asked for; recipe: the recipe asked for;
+    both None for exact keeping.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class ConversionReport:
     source_kind: str
     architecture: str
     weights: str | None
+    recipe: str | None
     tensors: Sequence[TensorReport]
     resources: Sequence[str]
     notes: Sequence[str]
