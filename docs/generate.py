@@ -14,6 +14,7 @@ import click
 from ninfer.cli.exit_codes import ExitCode
 from ninfer.cli.fields import IntOrWord
 from ninfer.cli.main import cli
+from ninfer.convert.recipes import RECIPES
 from ninfer.metrics import DEFINITIONS
 
 DOCS = Path(__file__).resolve().parent
@@ -98,7 +99,12 @@ def bench_tools() -> str:
     return table(("tool", "measures"), rows)
 
 
-TABLES = {"metric words": metric_words, "bench tools": bench_tools}
+def recipes() -> str:
+    """The table of conversion recipes."""
+    return table(("recipe", "formats"), ((f"`{recipe.name}`", recipe.summary) for recipe in RECIPES.values()))
+
+
+TABLES = {"metric words": metric_words, "bench tools": bench_tools, "recipes": recipes}
 
 
 def with_tables(text: str) -> str:

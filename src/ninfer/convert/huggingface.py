@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from ninfer.artifact import strict_json
 from ninfer.convert import frontend
 from ninfer.convert.checkpoint import Checkpoint
@@ -15,7 +13,9 @@ from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names.families import HUGGINGFACE
 from ninfer.convert.names.rules import assign, listed
 from ninfer.convert.names.source_model import SourceModel
+from ninfer.convert.quantized.gather import fp8_block, gather
 from ninfer.convert.safetensors import SafetensorsFile
+from ninfer.convert.weight import Weight
 from ninfer.errors import ArtifactError, ConversionError
 from ninfer.text.tokenizer import Tokenizer
 
@@ -86,20 +86,21 @@ def _understand(directory: _Directory, shards: list[SafetensorsFile]) -> Checkpo
     )
     if read_model is None:
         fields.refuse("architectures", f"one class is needed; supported are {', '.join(HUGGINGFACE)}")
-    tensors = _tensors(directory, shards)
-    model = read_model(fields, tensors)
-    notes = list(model.notes)
+    block = fp8_block(fields)
+    weights, notes = gather(_tensors(directory, shards), block)
+    model = read_model(fields, weights)
+    notes += model.notes
     for name in model.left_out:
-        del tensors[name]
+        del weights[name]
     config = dict(model.config)
-    if config["tied_head"] and model.head in tensors:
-        _drop_equal_head(tensors, model, fields)
+    if config["tied_head"] and model.head in weights:
+        _drop_equal_head(weights, model, fields)
         notes.append(f"{model.head} equals the embedding it is tied to and is left out")
     resources = _resources(directory)
     tokenizer = frontend.check_frontend(resources, config["vocab_size"], path)
     config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), model.id_fields, config["vocab_size"], tokenizer)
     config |= frontend.decodable(model, tokenizer)
-    assignments = assign(model.rules(config), tensors, path)
+    assignments = assign(model.rules(config), weights, path)
     files = [*directory.read, *(shard.path for shard in shards)]
     return Checkpoint("huggingface", path, model.architecture, config, assignments, resources, files, shards, notes)
 
@@ -130,13 +131,12 @@ def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, 
     return tensors
 
 
-def _drop_equal_head(tensors: dict[str, SourceTensor], model: SourceModel, fields: Fields) -> None:
+def _drop_equal_head(weights: dict[str, Weight], model: SourceModel, fields: Fields) -> None:
     """A tied checkpoint may store the output matrix again; then it must be the embedding."""
-    head, embedding = tensors.pop(model.head), tensors.get(model.embedding)
+    head, embedding = weights.pop(model.head), weights.get(model.embedding)
     if embedding is None:
         return  # named as missing by the rules
-    same = head.info.type == embedding.info.type and head.info.shape == embedding.info.shape
-    if not same or not np.array_equal(head.rows(), embedding.rows()):
+    if not head.is_same(embedding):
         fields.refuse("tie_word_embeddings", f"but {model.head} differs from {model.embedding}")
 
 

@@ -32,8 +32,9 @@ class TensorInfo:
 
     @property
     def row_bytes(self) -> int:
-        """Stored bytes of one innermost row."""
-        return self.shape[-1] // self.type.block_elems * self.type.block_bytes
+        """Stored bytes of one innermost row; a scalar is a row of one."""
+        width = self.shape[-1] if self.shape else 1
+        return width // self.type.block_elems * self.type.block_bytes
 
 
 class MappedFile:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-RECIPE_VERSION: Final = 1
+RECIPE_VERSION: Final = 2
 """Counts changes that give other bytes for the same source, those of the artifact format included; the model cache
 makes its files again when it changes."""

@@ -78,16 +78,14 @@ def _int8(place: Place) -> str:
 
 
 def _q4(place: Place) -> str:
-    """Six bits where they are cheap for what they give.
-
-    k and v: few rows, each shared by several query heads. Embedding and head: the head meets every logit, and a tied
-    embedding is the head. Drafts of the MTP block decide speed alone, and it is small.
+    """Six bits where four cost most per byte saved, as measured (docs/formats.md): v first, then embedding and head,
+    down and k. The MTP block drafts only, and it is small: its errors cost speed, its bytes nearly nothing.
     """
     if place.part == "gates":
         return "bf16"
     if place.part == "mtp":
         return "q8g32"
-    return "q6g64" if place.part in ("embed", "head") or place.name in ("k", "v") else "q4g64"
+    return "q6g64" if place.part in ("embed", "head") or place.name in ("down", "k", "v") else "q4g64"
 
 
 def _nvfp4_full(place: Place) -> str:
@@ -100,7 +98,7 @@ def _nvfp4_full(place: Place) -> str:
 
 def _nvfp4(place: Place) -> str:
     """The allocation of the published NVFP4 models: four bits only in MLPs, which hold two thirds of the weights, and
-    not in those of the last eighth of the layers (56..63 of 64), whose errors no later layer evens out."""
+    not in those of the last eighth of the layers (56..63 of 64)."""
     if place.part == "mlp" and place.layer is not None and place.layer < place.num_layers - last_layers(place):
         return "nvfp4"
     return {"gates": "bf16", "mtp": "q8g32"}.get(place.part, "fp8")
@@ -115,7 +113,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
         Recipe("int8", "q8g32 everywhere: hardly different from the source", _int8),
-        Recipe("q4", "q4g64; q6g64 for embedding, head, k and v: the smallest", _q4),
+        Recipe("q4", "q4g64; q6g64 for embedding, head, down, k and v", _q4),
         Recipe("nvfp4", "nvfp4 MLPs but for the last layers, the rest fp8, as published NVFP4 models are", _nvfp4),
         Recipe("nvfp4-full", "nvfp4 for all matrices of layers, fp8 for embedding and head", _nvfp4_full),
     )

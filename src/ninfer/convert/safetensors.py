@@ -22,9 +22,10 @@ MAX_DIMS: Final = 8
 MAX_EXTENT: Final = 1 << 40
 
 _LENGTH_BYTES: Final = 8
+_NO_GGUF_ID: Final = -1
 _IMPORTED: Final[dict[str, TensorType]] = {
-    kind.name: kind for kind in TENSOR_TYPES.values() if kind.name in ("F32", "F16", "BF16")
-}
+    kind.name: kind for kind in TENSOR_TYPES.values() if kind.name in ("F32", "F16", "BF16", "I8", "I32", "I64")
+} | {name: TensorType(_NO_GGUF_ID, name, 1, 1) for name in ("U8", "F8_E4M3", "F8_E8M0")}
 
 
 class SafetensorsFile(MappedFile):
@@ -74,8 +75,8 @@ class SafetensorsFile(MappedFile):
                 f"{self.path}: {field} has dtype {dtype!r:.60}, which is not imported; "
                 f"imported dtypes: {', '.join(_IMPORTED)}"
             )
-        if not _sizes(shape, 1, MAX_DIMS, low=1):
-            message = f"shape {shape!r:.80} must be 1 to {MAX_DIMS} sizes from 1 to {MAX_EXTENT}"
+        if not _sizes(shape, 0, MAX_DIMS, low=1):
+            message = f"shape {shape!r:.80} must be up to {MAX_DIMS} sizes from 1 to {MAX_EXTENT}"
             raise ArtifactError(message, file=self.path, field=field)
         if not _sizes(offsets, 2, 2, low=0):
             raise ArtifactError(f"data_offsets {offsets!r:.80} are no two sizes", file=self.path, field=field)

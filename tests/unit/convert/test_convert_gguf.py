@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
+import gguf.quants
 import numpy as np
 import pytest
 from test_gguf_blocks import random_rows
@@ -21,7 +23,9 @@ from ninfer.convert import convert as convert_module
 from ninfer.convert import encode as encode_module
 from ninfer.convert.convert import convert
 from ninfer.convert.names.orders import HalfSplit
-from ninfer.errors import ConfigError, ConversionError
+from ninfer.convert.recipe import RECIPE_VERSION
+from ninfer.errors import ArtifactError, ConfigError, ConversionError
+from ninfer.formats import TensorScale
 from ninfer.models import RuntimeOptions, load_model
 from ninfer.text.frontend import load_frontend
 
@@ -99,10 +103,10 @@ def test_codes_and_scales_of_blocks_we_have_a_format_for_are_moved_unchanged(kin
                     assert planes.mins[row].tobytes() == blocks[:, 2:4].tobytes()
 
 
-@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "NVFP4"])
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4"])
 def test_other_blocks_are_stored_as_q8g32_with_the_error_reported(kind: str, tmp_path: Path) -> None:
     weights = random_weights(WIDE)
-    blocks = {"Q5_0": 8, "Q5_1": 8, "MXFP4": 8, "NVFP4": 4}.get(kind, 1)
+    blocks = {"Q5_0": 8, "Q5_1": 8, "MXFP4": 8}.get(kind, 1)
     rows = random_rows(kind, WIDE.num_heads * WIDE.head_dim, blocks, seed=5)
     rows = tame(kind, rows)
     report = convert(
@@ -140,6 +144,62 @@ def tame(kind: str, rows: np.ndarray) -> np.ndarray:
     return blocks.reshape(rows.shape)
 
 
+@pytest.mark.parametrize("factor", [None, 0.125, 3.1e-5])
+@pytest.mark.parametrize("inputs", [None, 0.037])
+def test_nvfp4_is_moved_with_its_numbers(factor: float | None, inputs: float | None, tmp_path: Path) -> None:
+    """gguf decodes without the factor; the codes and scales that it saw are ours, in another order."""
+    rows = random_rows("NVFP4", WIDE.intermediate_size, WIDE.hidden_size // 64, seed=7)
+    rows[rows == 0xFF] = 0xFE
+    rows.reshape(-1, 36)[0, :4] = (0x00, 0x7F, 0x80, 0xFE)  # GGUF's scales ignore their top bit, and 0x7F means 0
+    numbers = {"scale": factor, "input_scale": inputs}
+    source = write_gguf(
+        tmp_path / "a.gguf",
+        WIDE,
+        random_weights(WIDE),
+        stored={"layers.0.gate": ("NVFP4", rows)},
+        extra={f"blk.0.ffn_gate.{name}": np.array([x], np.float32) for name, x in numbers.items() if x is not None},
+    )
+    report = convert(source, tmp_path / "a.ninfer")
+    assert report.exact
+    with Artifact.open(tmp_path / "a.ninfer") as artifact:
+        assert artifact.tensors["layers.0.gate"].format == "nvfp4"
+        planes = artifact.planes("layers.0.gate")
+    fmt = formats.get("nvfp4")
+    expected = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType.NVFP4)
+    np.testing.assert_array_equal(fmt.unpack(replace(planes, tensor=TensorScale(1.0))), expected)
+    assert planes.tensor.factor == np.float32(1.0 if factor is None else factor)
+    assert planes.tensor.input_scale == (None if inputs is None else np.float32(1) / np.float32(inputs))
+    exact = expected.astype(np.float64) * planes.tensor.factor
+    np.testing.assert_allclose(fmt.unpack(planes), exact, rtol=2.0**-24)
+
+
+@pytest.mark.parametrize(
+    ("scale_byte", "extra", "pattern"),
+    [
+        (0xFF, {}, "'blk.0.ffn_gate.weight': a scale is no E4M3 number"),
+        (0x38, {"scale": [0.0]}, r"'blk.0.ffn_gate.scale'.*is 0.0"),
+        (0x38, {"scale": [np.nan]}, r"'blk.0.ffn_gate.scale'.*is nan"),
+        (0x38, {"scale": [1.0, 1.0]}, r"'blk.0.ffn_gate.scale'.*must be F32 \[1\]"),
+        (0x38, {"input_scale": [-1.0]}, r"'blk.0.ffn_gate.input_scale'.*is -1.0"),
+    ],
+)
+def test_nvfp4_with_bad_numbers_is_refused(
+    scale_byte: int, extra: dict[str, list[float]], pattern: str, tmp_path: Path
+) -> None:
+    rows = tame("NVFP4", random_rows("NVFP4", WIDE.intermediate_size, WIDE.hidden_size // 64, seed=8))
+    rows[3, 1] = scale_byte
+    source = write_gguf(
+        tmp_path / "a.gguf",
+        WIDE,
+        random_weights(WIDE),
+        stored={"layers.0.gate": ("NVFP4", rows)},
+        extra={f"blk.0.ffn_gate.{name}": np.array(values, np.float32) for name, values in extra.items()},
+    )
+    with pytest.raises((ArtifactError, ConversionError), match=pattern):
+        convert(source, tmp_path / "a.ninfer")
+    assert not (tmp_path / "a.ninfer").exists()
+
+
 def test_nvfp4_factor_outside_the_blocks_is_applied(tmp_path: Path) -> None:
     weights = random_weights(WIDE)
     rows = tame("NVFP4", random_rows("NVFP4", 512, 4, seed=6))
@@ -153,7 +213,7 @@ def test_nvfp4_factor_outside_the_blocks_is_applied(tmp_path: Path) -> None:
     )
     report = convert(source, tmp_path / "a.ninfer", weights="f32")
     assert report.exact
-    assert report.notes == ["1 activation scales of NVFP4 tensors are not needed and left out"]
+    assert not report.notes
     with Artifact.open(tmp_path / "a.ninfer") as artifact:
         np.testing.assert_array_equal(values_of(artifact, "layers.0.gate"), decode(rows, "NVFP4") * factor)
 
@@ -183,7 +243,7 @@ def test_all_matrices_take_the_format_asked_for(target: str, tmp_path: Path) -> 
         stored = decode(encode(weights["layers.0.down"], "Q8_0"), "Q8_0")
         expected = stored.astype(np.float64) if target == "q8g32" else fmt.unpack(fmt.pack(stored))
         np.testing.assert_allclose(values_of(artifact, "layers.0.down"), expected, rtol=1e-6)
-        assert artifact.provenance["recipe"] == {"version": 1, "weights": target}
+        assert artifact.provenance["recipe"] == {"version": RECIPE_VERSION, "weights": target}
     assert report.exact == (target in ("q8g32", "f32"))
     assert all(entry.relative_rms_error < 0.12 for entry in report.tensors)
 

@@ -15,6 +15,7 @@ from ninfer.convert.gguf.reader import GGUFFile
 from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names.orders import Grouped, HalfSplit, HeadPart, Order
 from ninfer.convert.names.rules import TensorRule, assign
+from ninfer.convert.weight import StoredWeight
 from ninfer.errors import ConversionError
 from ninfer.formats import layouts
 
@@ -51,7 +52,7 @@ def converted(path: Path, kind: str, rule: TensorRule, weights: str | None = Non
     writer.write_tensors_to_file()
     writer.close()
     with GGUFFile(path) as file:
-        (assignment,) = assign([rule], {"w": SourceTensor(file, file.tensors["w"])}, path)
+        (assignment,) = assign([rule], {"w": StoredWeight(SourceTensor(file, file.tensors["w"]))}, path)
         encoded = encode_tensor(assignment, weights)
     if encoded.layout == "row":
         return encoded.format, layouts.from_row(encoded.data, rule.shape, encoded.format)
@@ -97,7 +98,7 @@ class Reversed:
 @pytest.mark.parametrize("order", [Reversed(6, 16), Reversed(96, 1)], ids=["half blocks", "single columns"])
 def test_columns_that_would_cut_a_block_are_refused_or_stored_by_value(order: Reversed, tmp_path: Path) -> None:
     rule = TensorRule("ours", "w", (N, K), columns=order)
-    with pytest.raises(ConversionError, match=r"tensor 'w'.*columns.*whole Q4_0 blocks of 32.*--weights f32"):
+    with pytest.raises(ConversionError, match=r"tensor 'w'.*columns.*whole groups of 32 of q4g32.*--weights f32"):
         converted(tmp_path / "w.gguf", "Q4_0", rule)
     _, values = converted(tmp_path / "w.gguf", "Q4_0", rule, weights="f32")
     np.testing.assert_array_equal(values, decode(encode(VALUES, "Q4_0"), "Q4_0")[:, order.indices()])

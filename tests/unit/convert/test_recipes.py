@@ -42,7 +42,7 @@ def formats_by_rule(name: str) -> dict[str, str]:
         elif part in GATES:
             found[matrix] = "bf16"
         elif name == "q4":
-            found[matrix] = "q6g64" if part in ("embed", "head", "k", "v") else "q4g64"
+            found[matrix] = "q6g64" if part in ("embed", "head", "down", "k", "v") else "q4g64"
         elif name == "nvfp4-full":
             found[matrix] = "fp8" if layer < 0 else "nvfp4"
         else:

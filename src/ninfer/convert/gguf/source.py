@@ -18,7 +18,10 @@ from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names.families import GGUF, GGUF_EMBEDDING
 from ninfer.convert.names.rules import assign, listed
 from ninfer.convert.names.source_model import MAX_VOCAB
+from ninfer.convert.weight import StoredWeight, Weight
 from ninfer.errors import ArtifactError, ConversionError
+from ninfer.formats import TensorScale
+from ninfer.formats.base import LARGEST_FACTOR
 from ninfer.text.gguf_tokenizer import tokenizer_config_from_gguf, tokenizer_json_from_gguf
 
 _SPLIT_NAME: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf")
@@ -48,7 +51,7 @@ def _understand(file: GGUFFile) -> Checkpoint:
         fields.refuse("general.type", "only whole models are supported")
     tensors = {name: SourceTensor(file, info) for name, info in file.tensors.items()}
     _refuse_types(tensors, file.path)
-    weights, scales, notes = _separate_scales(tensors, file.path)
+    weights = _weights(tensors, file.path)
     vocab_size = _vocab_size(weights, file.path)
     model = GGUF[architecture](fields, weights, vocab_size)
     config = dict(model.config)
@@ -59,8 +62,8 @@ def _understand(file: GGUFFile) -> Checkpoint:
     config["stop_token_ids"] = frontend.stop_token_ids(ends, tokenizer)
     config["pad_token_id"] = fields.find_integer(_TOKENIZER + "padding_token_id", 0, vocab_size - 1)
     config |= frontend.decodable(model, tokenizer)
-    assignments = assign(model.rules(config), weights, file.path, scales=scales)
-    return Checkpoint("gguf", file.path, model.architecture, config, assignments, resources, [file.path], [file], notes)
+    assignments = assign(model.rules(config), weights, file.path)
+    return Checkpoint("gguf", file.path, model.architecture, config, assignments, resources, [file.path], [file])
 
 
 def _refuse_split(fields: Fields) -> None:
@@ -88,38 +91,40 @@ def _refuse_types(tensors: Mapping[str, SourceTensor], path: Path) -> None:
         )
 
 
-def _separate_scales(
-    tensors: Mapping[str, SourceTensor], path: Path
-) -> tuple[dict[str, SourceTensor], dict[str, float], list[str]]:
-    """(weights, factor by weight name, notes): NVFP4 weights keep their per-tensor factor in a tensor `<base>.scale`.
-
-    `<base>.input_scale` is for activations and not needed: weights are used with activations of their own rounding.
-    """
-    weights, scales, dropped = dict(tensors), {}, 0
+def _weights(tensors: Mapping[str, SourceTensor], path: Path) -> dict[str, Weight]:
+    """Weights by name. NVFP4 has tensors of one number besides: `<base>.scale` multiplies the weight (missing: 1), and
+    `<base>.input_scale` divides activations; our input scale is the float32 next to its inverse."""
+    rest = dict(tensors)
+    scales: dict[str, TensorScale] = {}
     for name, tensor in tensors.items():
-        if tensor.info.type.name != "NVFP4":
-            continue
-        base = name.removesuffix(".weight")
-        dropped += weights.pop(f"{base}.input_scale", None) is not None
-        companion = weights.pop(f"{base}.scale", None)
-        if companion is None:
-            continue
-        if companion.info.type.name != "F32" or companion.info.shape != (1,):
-            shape = f"{companion.info.type.name} {list(companion.info.shape)}"
-            raise ArtifactError(f"must be F32 [1], not {shape}", file=path, field=f"tensor {base + '.scale'!r}")
-        scales[name] = float(companion.rows().view(np.float32)[0, 0])
-        if not np.isfinite(scales[name]):
-            raise ArtifactError(f"is {scales[name]}", file=path, field=f"tensor {base + '.scale'!r}")
-    notes = [f"{dropped} activation scales of NVFP4 tensors are not needed and left out"] if dropped else []
-    return weights, scales, notes
+        if tensor.info.type.name == "NVFP4":
+            base = name.removesuffix(".weight")
+            factor, inputs = _number(rest, f"{base}.scale", path), _number(rest, f"{base}.input_scale", path)
+            inverse = None if inputs is None else float(np.float32(1) / np.float32(inputs))
+            scales[name] = TensorScale(1.0 if factor is None else factor, inverse)
+    return {name: StoredWeight(tensor, scales.get(name)) for name, tensor in rest.items()}
 
 
-def _vocab_size(weights: Mapping[str, SourceTensor], path: Path) -> int:
+def _number(tensors: dict[str, SourceTensor], name: str, path: Path) -> float | None:
+    """Take a tensor of one float32 out; None if there is none."""
+    tensor = tensors.pop(name, None)
+    if tensor is None:
+        return None
+    info, field = tensor.info, f"tensor {name!r}"
+    if info.type.name != "F32" or info.shape != (1,):
+        raise ArtifactError(f"must be F32 [1], not {info.type.name} {list(info.shape)}", file=path, field=field)
+    value = float(tensor.rows().view(np.float32)[0, 0])
+    if not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+        raise ArtifactError(f"is {value}; it must be from 2^-100 to 2^100", file=path, field=field)
+    return value
+
+
+def _vocab_size(weights: Mapping[str, Weight], path: Path) -> int:
     """Rows of the embedding; its width is checked with all other shapes."""
     embedding = weights.get(GGUF_EMBEDDING)
     if embedding is None:
         raise ArtifactError(f"missing tensors: {GGUF_EMBEDDING}", file=path)
-    rows = embedding.info.shape[0]
+    rows = embedding.shape[0]
     if rows > MAX_VOCAB:
         field = f"tensor {GGUF_EMBEDDING!r}"
         raise ArtifactError(f"has {rows} rows; at most {MAX_VOCAB} are supported", file=path, field=field)

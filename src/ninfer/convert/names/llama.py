@@ -165,8 +165,6 @@ def _config_from_hf(fields: Fields) -> dict[str, Any]:
         fields.refuse("hidden_act", "only silu is supported")
     if fields.flag("rope_interleaved", default=False):
         fields.refuse("rope_interleaved", "rows must be in the half-split order that this format normally has")
-    if fields.has("quantization_config"):
-        fields.refuse("quantization_config", "quantised checkpoints are not supported; convert the original weights")
     if fields.table("auto_map").has("AutoModelForCausalLM"):
         fields.refuse("auto_map", "the model comes with code of its own, which may compute something else")
     return {

@@ -181,9 +181,6 @@ def _refuse_other_models(fields: Fields, text: Fields) -> None:
             text.refuse(key, why)
     if text.text("output_gate_type", default="silu") not in _SILU_WORDS:
         text.refuse("output_gate_type", f"only {' and '.join(_SILU_WORDS)} (the same) are supported")
-    for place in (fields, text):
-        if place.has("quantization_config"):
-            place.refuse("quantization_config", "quantised checkpoints are not supported; convert the original weights")
     if any(key.startswith("AutoModel") for key in fields.table("auto_map").values):
         fields.refuse("auto_map", "the model comes with code of its own, which may compute something else")
 

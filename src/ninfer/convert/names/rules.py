@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names.orders import Order
+from ninfer.convert.weight import Weight
 from ninfer.errors import ArtifactError, ConversionError
 
 _MOST_LISTED = 8
@@ -53,47 +53,40 @@ class TensorRule:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A rule with the tensor that fulfils it. `scale` multiplies all values (NVFP4 keeps one outside its blocks)."""
+    """A rule with the weight that fulfils it."""
 
     rule: TensorRule
-    tensor: SourceTensor
-    scale: float = 1.0
+    weight: Weight
 
     @property
     def nbytes(self) -> int:
         """Stored bytes of the rows that the rule takes."""
-        rows = self.rule.rows
-        return self.tensor.info.nbytes if rows is None else len(rows.indices()) * self.tensor.info.row_bytes
+        if self.rule.rows is None:
+            return self.weight.nbytes
+        return self.weight.nbytes * len(self.rule.rows.indices()) // self.weight.num_rows
 
 
-def assign(
-    rules: Sequence[TensorRule],
-    tensors: Mapping[str, SourceTensor],
-    file: Path,
-    *,
-    scales: Mapping[str, float] | None = None,
-) -> list[Assignment]:
-    """Match every rule with a tensor of its shape and every tensor with at least one rule.
+def assign(rules: Sequence[TensorRule], weights: Mapping[str, Weight], file: Path) -> list[Assignment]:
+    """Match every rule with a weight of its shape and every weight with at least one rule.
 
-    `scales`: source name -> factor. ArtifactError lists missing tensors and wrong shapes, ConversionError lists tensors
-    that no rule knows.
+    ArtifactError lists missing tensors and wrong shapes, ConversionError lists tensors that no rule knows.
     """
     wanted = {rule.source for rule in rules}
-    missing = list(dict.fromkeys(rule.source for rule in rules if rule.source not in tensors))
-    unknown = [name for name in tensors if name not in wanted]
+    missing = list(dict.fromkeys(rule.source for rule in rules if rule.source not in weights))
+    unknown = [name for name in weights if name not in wanted]
     if missing:
         also = f"; unexpected tensors: {listed(unknown)}" if unknown else ""
         raise ArtifactError(f"missing tensors: {listed(missing)}{also}", file=file)
     if unknown:
         raise ConversionError(f"{file}: tensors without a rule: {listed(unknown)}")
     wrong = [
-        f"{rule.source} is {list(tensors[rule.source].info.shape)}, needed is {list(rule.needed_shape)}"
+        f"{rule.source} is {list(weights[rule.source].shape)}, needed is {list(rule.needed_shape)}"
         for rule in rules
-        if tensors[rule.source].info.shape != rule.needed_shape
+        if weights[rule.source].shape != rule.needed_shape
     ]
     if wrong:
         raise ArtifactError(f"wrong shapes: {listed(wrong, '; ')}", file=file)
-    return [Assignment(rule, tensors[rule.source], (scales or {}).get(rule.source, 1.0)) for rule in rules]
+    return [Assignment(rule, weights[rule.source]) for rule in rules]
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
