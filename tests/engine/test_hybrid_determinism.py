@@ -84,9 +84,7 @@ def test_the_text_is_not_trivial(decoded: Decoded) -> None:
     assert all(np.abs(layer.s).max() > 1e-3 for layer in decoded.state)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "threads"), [(1, 1), (64, 1), (100, 1), (1000, 1), (1000, 2), (LENGTH, 1), (LENGTH, 2)]
-)
+@pytest.mark.parametrize(("chunk", "threads"), [(1, 1), (64, 1), (100, 1), (1000, 1), (LENGTH, 1), (LENGTH, 2)])
 def test_a_prompt_in_any_chunks_is_decoding(artifact: Artifact, decoded: Decoded, chunk: int, threads: int) -> None:
     with load(artifact, threads=threads, prefill_chunk=chunk) as engine:
         outcome = run(engine, request(decoded.ids[:LENGTH], MORE))
