@@ -40,7 +40,10 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Entry:
-    """One request to a generating endpoint. number: rises by one within a server; id: its name to the client."""
+    """One request to a generating endpoint. number: rises by one within a server; id: its name to the client.
+
+    is_started: queued; is_answered: its response has begun; is_closed: its last line is in the log.
+    """
 
     number: int
     id: str
@@ -49,6 +52,7 @@ class Entry:
     ignored: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     is_started: bool = False
+    is_answered: bool = False
     is_closed: bool = False
 
     def describe(self, call: Call) -> None:
@@ -109,7 +113,8 @@ class Accounts:
         self._named: set[str] = set()
         self._num_running = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._interval_start: tuple[int, ...] = ()
+        self._interval_start_ns = 0
+        self._counted = self._counts()
 
     @property
     def num_started(self) -> int:
@@ -186,15 +191,16 @@ class Accounts:
 
     def _begin_interval(self) -> None:
         if self._timer is None:
-            self._interval_start = self._reading()
+            self._interval_start_ns = now_ns()
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._end_interval)
 
     def _end_interval(self) -> None:
-        start, end = self._interval_start, self._reading()
-        self._interval_start = end
+        """Count what has come since the last interval ended: the engine may be ahead of the start of this one."""
+        seconds = (now_ns() - self._interval_start_ns) * 1e-9
+        before, now = self._counted, self._counts()
+        self._counted = now
         self._timer = None
-        seconds = (end[0] - start[0]) * 1e-9
-        prefill, decode, cached, steps = (after - before for before, after in zip(start[1:], end[1:], strict=True))
+        prefill, decode, cached, steps = (b - a for a, b in zip(before, now, strict=True))
         self.history.append(
             {
                 "interval_seconds": seconds,
@@ -230,9 +236,9 @@ class Accounts:
         """Another event of the request log."""
         self._log.write(event, members)
 
-    def _reading(self) -> tuple[int, ...]:
+    def _counts(self) -> tuple[int, int, int, int]:
         counters = self.counters
-        return now_ns(), counters.prefill, counters.decode, self.totals.cached_tokens, counters.steps
+        return counters.prefill, counters.decode, self.totals.cached_tokens, counters.steps
 
 
 def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:

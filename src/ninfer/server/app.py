@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,11 +34,11 @@ def make_app(server: Server) -> ASGIApp:
         ("/v1/chat/completions", "chat_completions", openai_chat.parse, "chatcmpl"),
         ("/v1/completions", "completions", openai_completions.parse, "cmpl"),
     )
+    generating: dict[str, ASGIApp] = {
+        path: GenerationEndpoint(server, name, parse, id_prefix=prefix) for path, name, parse, prefix in generate
+    }
     routes = [
-        *(
-            Route(path, GenerationEndpoint(server, name, parse, id_prefix=prefix), methods=["POST"])
-            for path, name, parse, prefix in generate
-        ),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating.items()),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{id:path}", pages.model, methods=["GET"]),
         Route("/tokenize", pages.tokenize, methods=["POST"]),
@@ -47,20 +47,33 @@ def make_app(server: Server) -> ASGIApp:
         Route("/metrics", pages.metrics, methods=["GET"]),
         Route("/plan", pages.plan, methods=["GET"]),
     ]
-    middleware = [Middleware(KeyCheck, key=server.settings.api_key)]
+    handlers: Any = {HTTPException: _http_error, NInferError: _error, Exception: _error}
+    app: ASGIApp = KeyCheck(Shortcut(Starlette(routes=routes, exception_handlers=handlers), generating), server)
     if server.settings.cors:
-        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]))
-    return Starlette(
-        routes=routes,
-        middleware=middleware,
-        exception_handlers={HTTPException: _http_error, NInferError: _error, Exception: _error},
-    )
+        app = CORSMiddleware(app, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    return app
+
+
+class Shortcut:
+    """Calls generating endpoints without Starlette's error layers, which would see every chunk of a stream; these
+    endpoints answer for all their errors themselves.
+    """
+
+    def __init__(self, app: ASGIApp, endpoints: Mapping[str, ASGIApp]) -> None:
+        self._app = app
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        endpoint = self._endpoints.get(scope["path"]) if is_post else None
+        await (endpoint or self._app)(scope, receive, send)
 
 
 class KeyCheck:
     """Refuses requests without the key, in time that does not depend on what they bring."""
 
-    def __init__(self, app: ASGIApp, key: str | None) -> None:
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        key = server.settings.api_key
         self._app = app
         self._key = None if key is None else key.encode()
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ninfer.engine import Delta, EngineService
 from ninfer.errors import NInferError, OverloadedError, RequestError
@@ -66,15 +66,8 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         entry = self._server.accounts.arrived(self._protocol, self._id_prefix)
-        has_begun = False
-
-        async def tracked(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
         try:
-            await self._serve(entry, request, tracked)
+            await self._serve(entry, request, send)
         except asyncio.CancelledError:
             unread = RequestError("the client did not read its answer before the server ended", kind="client_gone")
             self._server.accounts.failed(entry, fault_of(unread))
@@ -84,7 +77,7 @@ class GenerationEndpoint:
             if not isinstance(error, NInferError):
                 _logger.exception("%s: a bug of ours", entry.id)
             self._server.accounts.failed(entry, fault)
-            if has_begun:
+            if entry.is_answered:
                 raise
             await self._refuse(entry, fault, request, send)
 
@@ -108,7 +101,7 @@ class GenerationEndpoint:
                     await self._collect(entry, generation, writer, request, send)
         finally:
             watch.cancel()
-            generation.cancel()
+            generation.close()
 
     async def _queue(self, entry: Entry, call: Call, generation: Generation) -> None:
         """Encode the prompts and submit them."""
@@ -139,14 +132,14 @@ class GenerationEndpoint:
     ) -> None:
         """Answer when everything is there."""
         answer = generation.answer
-        while not answer.has_ended:
-            await generation.next_batch(HEARTBEAT_S)
+        await generation.finish()
         if answer.error is not None:
             self._server.accounts.ended(entry, answer)
             await self._refuse(entry, fault_of(answer.error), request, send)
             return
         body = msgspec.json.encode(writer.whole(answer))
         self._server.accounts.ended(entry, answer)
+        entry.is_answered = True
         response = Response(body, headers=self._headers(entry), media_type=JSON)
         await response(request.scope, request.receive, send)
 
@@ -155,12 +148,12 @@ class GenerationEndpoint:
         answer = generation.answer
         batch = await generation.next_batch(HEADERS_AFTER_S)
         if answer.error is not None and not any(choice.ids for choice in answer.choices):
-            while not answer.has_ended:
-                await generation.next_batch(HEARTBEAT_S)
+            await generation.finish()
             self._server.accounts.ended(entry, answer)
             await self._refuse(entry, fault_of(answer.error), request, send)
             return
         headers = [(k.encode(), v.encode()) for k, v in {**sse.HEADERS, **self._headers(entry)}.items()]
+        entry.is_answered = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         out = writer.opening(answer.choices)
         while True:

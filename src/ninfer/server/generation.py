@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ninfer.engine import EngineService, Failed, GenerationEvent, GenerationRequest, Ticket
+from ninfer.engine import Delta, EngineService, Failed, GenerationEvent, GenerationRequest, Ticket
 from ninfer.metrics import RequestTimeline
 from ninfer.server.answer import Answer, Choice
 from ninfer.server.inputs import Prompt
@@ -27,6 +27,10 @@ class Generation:
         self._tickets: list[Ticket] = []
         self._events: deque[tuple[Choice, GenerationEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._wakes_for_deltas = True
+        self._num_events = 0
+        self._silence_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.answer = Answer([], 1)
         self.is_cancelled = False
 
@@ -69,14 +73,37 @@ class Generation:
             if choice.ending is None:
                 self._service.cancel(ticket)
 
+    def close(self) -> None:
+        """Cancel what still runs and look at nothing any more."""
+        self.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
     async def next_batch(self, silence_s: float) -> Batch:
-        """The events since the last call, already part of `answer`: at least one, or none after `silence_s` seconds."""
+        """The events since the last call, already part of `answer`: at least one, or none after silence.
+
+        Silence is noticed after `silence_s` seconds, at most twice that: one timer serves many calls.
+        """
+        self._silence_s = silence_s
         if not self._events:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(silence_s, self._wake)
+            self._waiter = asyncio.get_running_loop().create_future()
+            if self._timer is None:
+                self._arm()
             await self._waiter
-            timer.cancel()
+        return self._taken()
+
+    async def finish(self) -> None:
+        """Wait until every choice has ended; nothing wakes for deltas meanwhile."""
+        self._wakes_for_deltas = False
+        self._taken()
+        while not self.answer.has_ended:
+            if not self._events:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            self._taken()
+
+    def _taken(self) -> Batch:
+        """The events that have come, made part of `answer`."""
         batch: Batch = []
         while self._events:
             choice, event = self._events.popleft()
@@ -87,7 +114,21 @@ class Generation:
 
     def _take(self, choice: Choice, event: GenerationEvent) -> None:
         self._events.append((choice, event))
-        self._wake()
+        self._num_events += 1
+        if self._wakes_for_deltas or not isinstance(event, Delta):
+            self._wake()
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._silence_s, self._look, self._num_events)
+
+    def _look(self, num_events: int) -> None:
+        """Wake the reader if nothing has come since the timer was set."""
+        self._timer = None
+        if self._num_events == num_events:
+            self._wake()
+        else:
+            self._arm()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
