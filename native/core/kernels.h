@@ -40,6 +40,7 @@ struct Weight {
   int groups;                 // blocks of 32 columns for packed formats, an even number where 64 share a scale; else 0
   int records;                // ceil(N / 16)
   std::size_t record_bytes;
+  std::size_t block_bytes;    // record_bytes / groups, or 0
   std::size_t mins_offset;    // inside a record; scales are at 0
   std::size_t codes_offset, high_offset;
   double factor;              // of the whole tensor (nvfp4); else 1

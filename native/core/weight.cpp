@@ -105,6 +105,7 @@ Weight make_weight(const std::uint8_t* data, std::size_t bytes, WeightFormat for
     w.codes_offset = f.has_min ? 2 * plane : plane;
     w.high_offset = w.codes_offset + groups * f.low_bytes;
     w.record_bytes = w.high_offset + groups * f.high_bytes;
+    w.block_bytes = w.record_bytes / groups;
     if (format == WeightFormat::nvfp4) tail = kTailBytes;
   } else if (format == WeightFormat::fp8) {
     w.codes_offset = sizeof(float) * kLanes;

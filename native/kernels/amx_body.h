@@ -90,6 +90,7 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
   std::int32_t* sums = reinterpret_cast<std::int32_t*>(scratch);
   std::uint8_t* fresh = scratch + kAmxRing * kAmxSumBytes;
 
+  Ahead<1> ahead(w, record, w.block_bytes, w.groups);
   const auto spread_batch = [&](int first) {
     if (!kSpread<Codes> || spread != nullptr) return;
     for (int g = first; g < first + kAmxBatch && g < w.groups; ++g)
@@ -100,7 +101,7 @@ void amx_tile(const ProductArgs& a, const std::uint8_t* record, const std::uint8
       const std::uint8_t* weights = !kSpread<Codes>      ? codes + 512 * g
                                     : spread != nullptr ? spread + 512 * g
                                                         : fresh + 512 * (g % kAmxFresh);
-      prefetch_block<Codes, 1>(w, record, g);
+      ahead.next(fetch_block<Codes>);
       std::int32_t* c = sums + kAmxSumBytes / 4 * (g % kAmxRing);
       if (g % 2 == 0) multiply_even_group(weights, act + act_bytes * g, R, c);
       else multiply_odd_group(weights, act + act_bytes * g, R, c);

@@ -119,10 +119,10 @@ void float_block(const ProductArgs& a, int record, int row0, const float* x) {
     }
   };
   const int whole = w.k - w.k % Columns::kStep;
+  Ahead<N> ahead(w, data, Columns::kBytes, (w.k + Columns::kStep - 1) / Columns::kStep);
   for (int k = 0; k < whole; k += Columns::kStep) {
     if (row0 == 0)
-      for (int i = 0; i < N * Columns::kBytes; i += 64)
-        __builtin_prefetch(data + kPrefetchBytes + N * Columns::kBytes * static_cast<std::size_t>(k / Columns::kStep) + i, 0, 3);
+      ahead.next(fetch_lines<Columns::kBytes>);
     columns.each(k, add);
   }
   if (whole < w.k)

@@ -27,12 +27,45 @@ inline void store_lanes(const ProductArgs& a, int row, int column, V::F acc) {
 // instead of 33 (2 threads, Granite Rapids, 2026-11-30). Reads past the end are harmless: a prefetch never faults.
 constexpr std::size_t kPrefetchBytes = 24576;
 
-// Asks for the part of the weights ahead that corresponds to one block of N records, scales and minima included.
-template <class Codes, int N>
-inline void prefetch_block(const Weight& w, const std::uint8_t* record, int block) {
-  const std::uint8_t* p = record + kPrefetchBytes + w.record_bytes * N / static_cast<unsigned>(w.groups) * block;
-#pragma GCC unroll 18
-  for (int i = 0; i < N * (Codes::kLow + Codes::kHigh + 64); i += 64) __builtin_prefetch(p + i, 0, 3);
+// What is read that far ahead when N records at a time are read in steps of `step_bytes`.
+template <int N>
+class Ahead {
+ public:
+  Ahead(const Weight& w, const std::uint8_t* record, std::size_t step_bytes, int steps)
+      : record_(record + kPrefetchBytes), record_bytes_(w.record_bytes), step_bytes_(step_bytes), steps_(steps) {
+    if constexpr (N == 1) return;  // one record after the other: bytes in their order
+    const int lead = static_cast<int>(kPrefetchBytes / (N * step_bytes));
+    record_ = record + record_bytes_ * N * static_cast<std::size_t>(lead / steps) + step_bytes * static_cast<std::size_t>(lead % steps);
+    left_ = steps - lead % steps;
+  }
+  // Calls fetch(address) for the N records and goes on to the next step.
+  template <class Fetch>
+  inline __attribute__((always_inline)) void next(Fetch fetch) {
+    for (int n = 0; n < N; ++n) fetch(record_ + record_bytes_ * n);
+    record_ += step_bytes_;
+    if (N == 1 || --left_ > 0) return;
+    left_ = steps_;
+    record_ += record_bytes_ * N - step_bytes_ * static_cast<std::size_t>(steps_);
+  }
+
+ private:
+  const std::uint8_t* record_;
+  std::size_t record_bytes_, step_bytes_;
+  int steps_, left_ = 0;
+};
+
+template <int Bytes>
+inline __attribute__((always_inline)) void fetch_lines(const std::uint8_t* p) {
+#pragma GCC unroll 9
+  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+}
+
+// A block's share of a record, scales and minima included. Records are asked for in the order of their bytes, so scales
+// are there before the codes of their block; that is 15 % faster than asking for what each block needs (1 row, 2 threads,
+// Zen 5, 2026-11-30).
+template <class Codes>
+inline __attribute__((always_inline)) void fetch_block(const std::uint8_t* p) {
+  fetch_lines<Codes::kLow + Codes::kHigh + 64>(p);
 }
 
 // The rows [row, row + R) of one activation tile and the records [record, record + N) of a weight: what one call of a
@@ -64,7 +97,15 @@ inline V::I half_bias(const std::uint8_t* act, int tile_rows, int row, int half)
 template <class Codes, int Part, int R, int N, class Load>
 inline __attribute__((always_inline)) void dot_digits(Load load, const std::int8_t* high, const std::int8_t* low,
                                                       V::I (&acc)[N][R]) {
-  if constexpr (R * N <= V::kTwinSums) {  // high digits as R rows more
+  if constexpr (2 * R * N <= V::kTwinSums && Part == 0) {  // the halves of a block by themselves, too
+    V::I half[N][R];
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) half[n][r] = V::zero_i32();
+    dot_digits<Codes, 1, R, N>(load, high, low, half);
+    dot_digits<Codes, 2, R, N>(load, high, low, acc);
+    for (int n = 0; n < N; ++n)
+      for (int r = 0; r < R; ++r) acc[n][r] = V::add_i32(acc[n][r], half[n][r]);
+  } else if constexpr (R * N <= V::kTwinSums) {  // high digits as R rows more
     V::I both[N][2 * R];
     for (int n = 0; n < N; ++n)
       for (int r = 0; r < R; ++r) {
@@ -101,6 +142,7 @@ void packed_block(const ProductArgs& a, const Block& block) {
   const std::size_t act_bytes = kActBytesPerRowGroup * static_cast<std::size_t>(tile_rows);
   const std::uint8_t* act = block.tile + kTileHeaderBytes;
   const bool first_pass = block.first_row == 0;
+  Ahead<N> ahead(w, block.record, w.block_bytes, w.groups);
   V::F acc[N][R];
   for (int n = 0; n < N; ++n)
     for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
@@ -108,7 +150,7 @@ void packed_block(const ProductArgs& a, const Block& block) {
     V::I dot[N][R];
     V::F scale[N];
     for (int i = 0; i < Codes::kBlocks; ++i, act += act_bytes) {
-      if (first_pass) prefetch_block<Codes, N>(w, block.record, c + i);
+      if (first_pass) ahead.next(fetch_block<Codes>);
       const std::uint8_t* low_bits = block.record + w.codes_offset + Codes::kLow * static_cast<std::size_t>(c + i);
       const std::uint8_t* high_bits = block.record + w.high_offset + Codes::kHigh * static_cast<std::size_t>(c + i);
       const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
@@ -158,11 +200,12 @@ void nvfp4_block(const ProductArgs& a, const Block& block) {
   const int tile_rows = block.tile_rows, row = block.row;
   const std::uint8_t* act = block.tile + kTileHeaderBytes;
   const bool first_pass = block.first_row == 0;
+  Ahead<N> ahead(w, block.record, w.block_bytes, w.groups);
   V::F acc[N][R];
   for (int n = 0; n < N; ++n)
     for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
   for (int c = 0; c < w.groups; ++c) {
-    if (first_pass) prefetch_block<Codes, N>(w, block.record, c);
+    if (first_pass) ahead.next(fetch_block<Codes>);
     const std::uint8_t* bits = block.record + w.codes_offset + Codes::kLow * static_cast<std::size_t>(c);
     const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
       Codes::load(bits + w.record_bytes * n, nullptr, j, a, b);
@@ -219,30 +262,37 @@ inline void for_records(const ProductArgs& a, Fn fn) {
 }
 
 // Calls run<R, N>(block) for all rows and records of a product of quantised activations.
-template <class Run>
+template <int N, class Run>
 inline void for_blocks(const ProductArgs& a, Run run) {
   const Weight& w = *a.weight;
   const std::size_t tile_stride = tile_bytes(a.tile_rows, activation_groups(w.k));
-  for_records<V::kBlockRecords>(a, [&]<int N>(int record) {
+  for_records<N>(a, [&]<int M>(int record) {
     for (int first = 0; first < a.rows; first += a.tile_rows) {
       const int tile_rows = a.rows - first < a.tile_rows ? a.rows - first : a.tile_rows;
       const std::uint8_t* tile = a.tiles + tile_stride * static_cast<std::size_t>(first / a.tile_rows);
       for_pieces(tile_rows, V::kBlockRows, [&](int row, int rows) {
         const Block block{w.data + w.record_bytes * record, tile, tile_rows, row, first + row, record * kLanes};
-        with_rows<V::kBlockRows>(rows, [&]<int R>() { run.template operator()<R, N>(block); });
+        with_rows<V::kBlockRows>(rows, [&]<int R>() { run.template operator()<R, M>(block); });
       });
     }
   });
 }
 
+// Few rows wait for memory, which is read faster in one stream; the more bytes a weight has, the more rows are few.
+template <class Codes, class Run>
+inline void for_blocks(const ProductArgs& a, Run run) {
+  if (a.rows <= V::kFewBlockRows * Codes::kLow / 256) for_blocks<1>(a, run);
+  else for_blocks<V::kBlockRecords>(a, run);
+}
+
 void product_a8(const ProductArgs& a) {
   with_codes(a.weight->format, [&]<class Codes>() {
-    for_blocks(a, [&]<int R, int N>(const Block& block) { packed_block<Codes, R, N>(a, block); });
+    for_blocks<Codes>(a, [&]<int R, int N>(const Block& block) { packed_block<Codes, R, N>(a, block); });
   });
 }
 
 void product_w4a4(const ProductArgs& a) {
-  for_blocks(a, [&]<int R, int N>(const Block& block) { nvfp4_block<CodesNvfp4, R, N>(a, block); });
+  for_blocks<CodesNvfp4>(a, [&]<int R, int N>(const Block& block) { nvfp4_block<CodesNvfp4, R, N>(a, block); });
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct V {
   // A block of 6 rows and 2 records has 12 integer and 12 float sums; the other registers hold weights and activations.
   static constexpr int kBlockRows = 6;
   static constexpr int kBlockRecords = 2;
+  static constexpr int kFewBlockRows = 4;  // of 4-bit weights: up to these, one record at a time
   // A dot instruction takes 5 cycles and two start per cycle: up to this many sums of a block have a second one for the
   // low digits.
   static constexpr int kTwinSums = 8;

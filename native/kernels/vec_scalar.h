@@ -15,6 +15,7 @@ struct V {
   static constexpr int kTileRows = 4;
   static constexpr int kBlockRows = 4;
   static constexpr int kBlockRecords = 1;
+  static constexpr int kFewBlockRows = 4;  // of 4-bit weights: up to these, one record at a time
   static constexpr int kTwinSums = 4;
   static constexpr int kFloatBlockRows = 4;
   static constexpr int kFloatBlockRecords = 1;
