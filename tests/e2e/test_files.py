@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,33 @@ def test_inspect_and_verify(ninfer, tiny) -> None:
     assert (text.code, text.err) == (0, "")
     assert content["digest"] in text.out
     assert ninfer("verify", tiny).out == f"{tiny}: every bit is as it was written\n"
+
+
+def test_a_random_model_is_made_and_says_that_it_is(ninfer, tmp_path) -> None:
+    config = {
+        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 1024, "rope_theta": 1e4, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = ("--shape", "custom", "--config", tmp_path / "config.json", "--seed", 4)
+    made = ninfer("make-checkpoint", tmp_path / "m.ninfer", *settings, "--weights", "q4g32")
+    assert (made.code, made.out) == (0, f"{tmp_path / 'm.ninfer'}\n")
+    assert "random parameters" in made.err
+    assert ninfer("make-checkpoint", tmp_path / "m", *settings).code == 0
+    assert (tmp_path / "m" / "model.safetensors").is_file()
+    refused = ninfer("make-checkpoint", tmp_path / "n", *settings, "--weights", "f32")
+    assert "are for --format ninfer" in refused.refusal(2)
+    assert "new or empty directory" in ninfer("make-checkpoint", tmp_path, *settings).refusal(2)
+    text = ninfer("inspect", tmp_path / "m.ninfer").out
+    assert "weights are random: seed 4, shape custom" in text
+    assert ninfer("inspect", tmp_path / "m.ninfer", "--json").json()["provenance"]["source"]["random"]["seed"] == 4
+    answer = ninfer(
+        "run", tmp_path / "m.ninfer", "--prompt", "hello", "--no-thinking", "--max-new", 5, "--max-context", 64
+    )
+    assert answer.code == 0, answer.err
+    assert "weights of this model are random" in answer.err
 
 
 def test_result_that_cannot_be_written_is_refused(ninfer, tiny, tmp_path) -> None:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ninfer.artifact.entry import TensorEntry
 from ninfer.artifact.parse import Header, parse_header
@@ -80,6 +80,12 @@ class Artifact:
             os.close(fd)
             raise
         return cls(Path(path), mapping, fd, header)
+
+    @property
+    def random(self) -> Mapping[str, Any] | None:
+        """What random weights were drawn from, None for weights that mean something."""
+        source = self.provenance.get("source")
+        return source.get("random") if isinstance(source, dict) else None
 
     def payload(self, name: str) -> memoryview:
         """The bytes of an object without padding: read-only mapped memory, on a 64-byte border of the file."""

@@ -23,6 +23,18 @@ def command(file: str, as_json: bool) -> None:
         write_answer(render(content))
 
 
+def source_text(provenance: dict[str, Any]) -> str:
+    """Where the weights come from, as far as the file says."""
+    source = provenance.get("source")
+    if not isinstance(source, dict):
+        return str(source or "unknown")
+    random = source.get("random")
+    if not random:
+        return str(source.get("kind", "unknown"))
+    facts = ", ".join(f"{name} {value}" for name, value in random.items())
+    return f"{source.get('kind', 'unknown')}, weights are random: {facts}"
+
+
 def render(content: dict[str, Any]) -> str:
     """The content as text: facts, totals, then one line per object."""
     lines = [
@@ -30,6 +42,7 @@ def render(content: dict[str, Any]) -> str:
         f"bytes         {bytes_text(content['file_bytes'])}",
         f"digest        {content['digest']}",
         f"architecture  {content['architecture']}",
+        f"source        {source_text(content['provenance'])}",
         "",
     ]
     lines += [f"{name:<20} {value}" for name, value in content["config"].items()]

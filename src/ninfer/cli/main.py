@@ -22,6 +22,7 @@ from ninfer.errors import InvariantError, NInferError
 COMMANDS: dict[str, str] = {
     "pull": "ninfer.cli.pull",
     "convert": "ninfer.cli.convert",
+    "make-checkpoint": "ninfer.cli.make_checkpoint",
     "inspect": "ninfer.cli.inspect",
     "verify": "ninfer.cli.verify",
     "run": "ninfer.cli.run",

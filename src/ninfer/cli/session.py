@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ninfer.artifact import Artifact
 from ninfer.cli.models import find_model
+from ninfer.cli.output import notice
 from ninfer.engine import Engine, EngineConfig, detect_hardware, load_engine, plan_engine
 from ninfer.metrics import RequestTimeline, now_ns
 from ninfer.text.frontend import load_frontend
@@ -45,6 +46,8 @@ def open_session(model: str, config: EngineConfig) -> Iterator[Session]:
     timeline = RequestTimeline(arrival_ns=now_ns())
     timeline.load_start_ns = timeline.arrival_ns
     with Artifact.open(path) as artifact:
+        if artifact.random is not None:
+            notice("the weights of this model are random; what it says means nothing")
         plan = plan_engine(config, artifact, detect_hardware())
         tokenizer, template = load_frontend(artifact.find_resource)
         with load_engine(plan, artifact, tokenizer) as engine:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from ninfer.convert.mapped import MappedFile
 from ninfer.convert.names.rules import Assignment
+
+RANDOM_KEY: Final = "ninfer_random"
+"""The entry of a config.json that says that the weights are random, and what they were drawn from."""
 
 
 @dataclass
@@ -17,10 +20,11 @@ class Checkpoint:
     """What an opened source gives. Use as a context manager: it holds the mapped files.
 
     config: our names, as `ninfer.config`. resources: content by name (`frontend/...`). files: every file that was
-    read, in an order that depends on the source alone. notes: choices a person may want to know about.
+    read, in an order that depends on the source alone. notes: choices a person may want to know about. random: what
+    random weights were drawn from, None for weights that mean something.
     """
 
-    kind: Literal["gguf", "huggingface"]
+    kind: Literal["gguf", "huggingface", "random"]
     path: Path
     architecture: str
     config: dict[str, Any]
@@ -29,6 +33,7 @@ class Checkpoint:
     files: Sequence[Path]
     mapped: Sequence[MappedFile]
     notes: list[str] = field(default_factory=list)
+    random: Mapping[str, Any] | None = None
 
     def close(self) -> None:
         for file in self.mapped:

@@ -39,14 +39,19 @@ def convert(
     """
     source, target = Path(src), Path(out)
     choice = FormatChoice.of(weights, recipe)
+    check_target(target)
+    with open_checkpoint(source) as checkpoint:
+        if any(target.exists() and target.samefile(file) for file in checkpoint.files):
+            raise ConfigError(f"{target} is part of the source; choose another output")
+        return write_artifact(checkpoint, target, choice, progress)
+
+
+def check_target(target: Path) -> None:
+    """ConfigError for a path at which no file can appear."""
     if target.is_dir():
         raise ConfigError(f"{target} is a directory; the output must be a file name")
     if not target.parent.is_dir():
         raise ConfigError(f"{target.parent} is no directory; the output's directory must exist")
-    with open_checkpoint(source) as checkpoint:
-        if any(target.exists() and target.samefile(file) for file in checkpoint.files):
-            raise ConfigError(f"{target} is part of the source; choose another output")
-        return _write(checkpoint, target, choice, progress)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -66,9 +71,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return open_gguf(path)
 
 
-def _write(
-    checkpoint: Checkpoint, target: Path, choice: FormatChoice, progress: ProgressCallback | None
+def write_artifact(
+    checkpoint: Checkpoint, target: Path, choice: FormatChoice, progress: ProgressCallback | None = None
 ) -> ConversionReport:
+    """Write an open checkpoint as an artifact; raises as `convert`."""
     files = source_files(checkpoint)
     origin = provenance(checkpoint, files, choice)
     wanted = choice.formats([a.rule.target for a in checkpoint.assignments if len(a.rule.shape) == 2])

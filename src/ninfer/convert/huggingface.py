@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ninfer.artifact import strict_json
 from ninfer.convert import frontend
-from ninfer.convert.checkpoint import Checkpoint
+from ninfer.convert.checkpoint import RANDOM_KEY, Checkpoint
 from ninfer.convert.fields import Fields
 from ninfer.convert.mapped import SourceTensor
 from ninfer.convert.names.families import HUGGINGFACE
@@ -40,12 +40,28 @@ def open_huggingface(path: Path) -> Checkpoint:
         raise
 
 
+class SmallFiles(Protocol):
+    """The files of a checkpoint that hold no weights. `path`: of the checkpoint, named in errors."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def has(self, name: str) -> bool: ...
+
+    def find(self, name: str, limit: int = ...) -> bytes | None:
+        """The content of a file of at most `limit` bytes, None if there is none of that name."""
+        ...
+
+
 class _Directory:
-    """Reads small files and remembers which, so that provenance can list them."""
+    """Small files of a directory; remembers which were read, so that provenance can list them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.read: list[Path] = []
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
 
     def find(self, name: str, limit: int = _MAX_JSON_BYTES) -> bytes | None:
         """The content of a file, None if there is none of that name."""
@@ -64,12 +80,11 @@ class _Directory:
         self.read.append(file)
         return content
 
-    def find_object(self, name: str) -> Fields | None:
-        """The JSON object in a file, None if there is none of that name."""
-        content = self.find(name)
-        if content is None:
-            return None
-        return _object(content, self.path / name)
+
+def _find_object(files: SmallFiles, name: str) -> Fields | None:
+    """The JSON object in a file, None if there is none of that name."""
+    content = files.find(name)
+    return None if content is None else _object(content, files.path / name)
 
 
 def _object(content: bytes, file: Path) -> Fields:
@@ -77,32 +92,60 @@ def _object(content: bytes, file: Path) -> Fields:
 
 
 def _understand(directory: _Directory, shards: list[SafetensorsFile]) -> Checkpoint:
-    path = directory.path
-    fields = directory.find_object("config.json")
+    fields = config_fields(directory)
+    block = fp8_block(fields)
+    weights, notes = gather(_tensors(directory, shards), block)
+    checkpoint = understand(directory, fields, weights, notes)
+    checkpoint.files = [*directory.read, *(shard.path for shard in shards)]
+    checkpoint.mapped = shards
+    return checkpoint
+
+
+def config_fields(files: SmallFiles) -> Fields:
+    """The settings of a checkpoint; ArtifactError if there are none."""
+    fields = _find_object(files, "config.json")
     if fields is None:
-        raise ArtifactError("has no config.json; a model directory of Hugging Face has one", file=path)
+        raise ArtifactError("has no config.json; a model directory of Hugging Face has one", file=files.path)
+    return fields
+
+
+def understand(files: SmallFiles, fields: Fields, weights: dict[str, Weight], notes: list[str]) -> Checkpoint:
+    """The checkpoint that settings, weights and small files make; raises as `open_huggingface`.
+
+    `weights`: by the names of the checkpoint; those that are not imported are taken out. `notes`: about the weights.
+    """
     read_model = next(
         (read for name, read in HUGGINGFACE.items() if fields.values.get("architectures") == [name]), None
     )
     if read_model is None:
         fields.refuse("architectures", f"one class is needed; supported are {', '.join(HUGGINGFACE)}")
-    block = fp8_block(fields)
-    weights, notes = gather(_tensors(directory, shards), block)
     model = read_model(fields, weights)
-    notes += model.notes
+    notes = [*notes, *model.notes]
+    random = fields.table(RANDOM_KEY).values or None
+    if random is not None:
+        notes.append("the weights are random; what this model says means nothing")
     for name in model.left_out:
         del weights[name]
     config = dict(model.config)
     if config["tied_head"] and model.head in weights:
         _drop_equal_head(weights, model, fields)
         notes.append(f"{model.head} equals the embedding it is tied to and is left out")
-    resources = _resources(directory)
-    tokenizer = frontend.check_frontend(resources, config["vocab_size"], path)
+    resources = _resources(files)
+    tokenizer = frontend.check_frontend(resources, config["vocab_size"], files.path)
     config |= _token_ids(resources.get(frontend.GENERATION_CONFIG), model.id_fields, config["vocab_size"], tokenizer)
     config |= frontend.decodable(model, tokenizer)
-    assignments = assign(model.rules(config), weights, path)
-    files = [*directory.read, *(shard.path for shard in shards)]
-    return Checkpoint("huggingface", path, model.architecture, config, assignments, resources, files, shards, notes)
+    return Checkpoint(
+        kind="huggingface",
+        path=files.path,
+        architecture=model.architecture,
+        config=config,
+        assignments=assign(model.rules(config), weights, files.path),
+        resources=resources,
+        files=[],
+        mapped=[],
+        notes=notes,
+        random=random,
+    )
 
 
 def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, SourceTensor]:
@@ -111,7 +154,7 @@ def _tensors(directory: _Directory, shards: list[SafetensorsFile]) -> dict[str, 
     if (path / _WHOLE).exists():
         shards.append(SafetensorsFile(path / _WHOLE))
         return {name: SourceTensor(shards[0], info) for name, info in shards[0].tensors.items()}
-    index = directory.find_object(_INDEX)
+    index = _find_object(directory, _INDEX)
     if index is None:
         pickles = [name for name in _PICKLES if (path / name).exists()]
         if pickles:
@@ -140,29 +183,29 @@ def _drop_equal_head(weights: dict[str, Weight], model: SourceModel, fields: Fie
         fields.refuse("tie_word_embeddings", f"but {model.head} differs from {model.embedding}")
 
 
-def _resources(directory: _Directory) -> dict[str, bytes]:
+def _resources(files: SmallFiles) -> dict[str, bytes]:
     content = {
-        frontend.TOKENIZER: directory.find("tokenizer.json", _MAX_TOKENIZER_BYTES),
-        frontend.TOKENIZER_CONFIG: directory.find("tokenizer_config.json"),
-        frontend.GENERATION_CONFIG: directory.find("generation_config.json"),
+        frontend.TOKENIZER: files.find("tokenizer.json", _MAX_TOKENIZER_BYTES),
+        frontend.TOKENIZER_CONFIG: files.find("tokenizer_config.json"),
+        frontend.GENERATION_CONFIG: files.find("generation_config.json"),
     }
-    content[frontend.CHAT_TEMPLATE] = _chat_template(directory, content[frontend.TOKENIZER_CONFIG])
+    content[frontend.CHAT_TEMPLATE] = _chat_template(files, content[frontend.TOKENIZER_CONFIG])
     if content[frontend.TOKENIZER] is None:
-        others = [name for name in _OTHER_TOKENIZERS if (directory.path / name).exists()]
+        others = [name for name in _OTHER_TOKENIZERS if files.has(name)]
         if others:
             raise ConversionError(
-                f"{directory.path}: {others[0]} without tokenizer.json: this kind of tokenizer is not supported; "
+                f"{files.path}: {others[0]} without tokenizer.json: this kind of tokenizer is not supported; "
                 "a fast tokenizer saved by transformers writes tokenizer.json"
             )
     return {name: data for name, data in content.items() if data is not None}
 
 
-def _chat_template(directory: _Directory, tokenizer_config: bytes | None) -> bytes | None:
+def _chat_template(files: SmallFiles, tokenizer_config: bytes | None) -> bytes | None:
     """The template file, or else the one in tokenizer_config.json; of several named ones the `default`."""
-    content = directory.find("chat_template.jinja")
+    content = files.find("chat_template.jinja")
     if content is not None or tokenizer_config is None:
         return content
-    fields = _object(tokenizer_config, directory.path / "tokenizer_config.json")
+    fields = _object(tokenizer_config, files.path / "tokenizer_config.json")
     value = fields.values.get("chat_template")
     if isinstance(value, list):
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}

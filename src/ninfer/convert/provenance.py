@@ -64,8 +64,11 @@ def provenance(checkpoint: Checkpoint, files: Sequence[SourceFile], choice: Form
         if checkpoint.kind == "huggingface":
             entry = {"name": file.path.name, **entry}
         entries.append(entry)
+    source: dict[str, Any] = {"kind": checkpoint.kind, "files": entries}
+    if checkpoint.random is not None:
+        source["random"] = dict(checkpoint.random)
     return {
         "ninfer_version": __version__,
-        "source": {"kind": checkpoint.kind, "files": entries},
+        "source": source,
         "recipe": {"version": RECIPE_VERSION, **choice.record()},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,14 @@ class Weight(ABC):
     those of its scales included.
     """
 
+    path: Path
     name: str
     kind: str
     shape: tuple[int, ...]
 
     def __init__(self, *tensors: SourceTensor) -> None:
-        self.path = tensors[0].file.path
+        if tensors:
+            self.path = tensors[0].file.path
         self.nbytes = sum(tensor.info.nbytes for tensor in tensors)
         self._tensors = tensors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,6 +158,42 @@ def test_shards_and_multimodal_files_give_the_same_tensors(tmp_path: Path) -> No
     assert [note for note in report.notes if "vision tensors (model.visual.*) are left out" in note]
     assert digests(tmp_path / "whole.ninfer") == digests(tmp_path / "shards.ninfer")
     assert digests(tmp_path / "whole.ninfer") == digests(tmp_path / "images.ninfer")
+
+
+def test_older_and_newer_spelling_of_rotary_positions(source: Path, tmp_path: Path) -> None:
+    def rotary(**changed: Any) -> list[Any]:
+        change_json(source / "config.json", rope_parameters=None, **changed)
+        convert(source, tmp_path / "a.ninfer")
+        with Artifact.open(tmp_path / "a.ninfer") as artifact:
+            return [artifact.config[name] for name in ("rotary_dim", "rope_theta", "yarn")]
+
+    assert rotary(rope_theta=123.0) == [4, 123.0, None]  # a quarter of the head
+    assert rotary(partial_rotary_factor=0.5) == [8, 123.0, None]
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "attention_factor": 1.5}
+    _, _, found = rotary(rope_scaling=yarn)
+    assert found == {"factor": 4.0, "original_length": 128, "beta_fast": 32.0, "beta_slow": 1.0, "magnitude": 1.5}
+
+
+def test_inner_settings_of_a_multimodal_file_are_named_with_their_table(tmp_path: Path) -> None:
+    """The outer word about a tied head counts, unless only the inner one explains why there is no output matrix."""
+    source = write_qwen(tmp_path / "images", hf_model("equal heads, tied", multimodal=True))
+    config = json.loads((source / "config.json").read_text())
+
+    def tied(**changed: Any) -> bool:
+        change_json(source / "config.json", **changed)
+        convert(source, tmp_path / "a.ninfer")
+        with Artifact.open(tmp_path / "a.ninfer") as artifact:
+            return artifact.config["tied_head"]
+
+    assert tied()
+    assert tied(tie_word_embeddings=None)
+    assert tied(tie_word_embeddings=False)
+    with pytest.raises(ArtifactError, match=r"missing tensors: lm_head.weight"):
+        tied(text_config={**config["text_config"], "tie_word_embeddings": False})
+    with pytest.raises(ArtifactError, match=r"'text_config.linear_num_key_heads': is 5, which does not divide"):
+        tied(text_config={**config["text_config"], "linear_num_key_heads": 5})
+    with pytest.raises(ConversionError, match=r"'text_config.rope_parameters.rope_type' is 'linear'"):
+        tied(text_config={**config["text_config"], "rope_parameters": {"rope_type": "linear"}})
 
 
 BLOCKS: dict[str, Any] = {

@@ -12,9 +12,10 @@ import pytest
 
 from make.gguf_qwen35 import write_random
 from make.model_runs import greedy_ids
-from ninfer.artifact import Artifact
+from ninfer.artifact import Artifact, verify
 from ninfer.convert.convert import convert
 from ninfer.convert.random_model.directory import write_directory
+from ninfer.convert.random_model.make import make_artifact, make_directory
 from ninfer.convert.random_model.model import random_model
 from ninfer.convert.random_model.tokenizer import tokenizer_files
 from ninfer.convert.random_model.values import RandomTensor
@@ -105,6 +106,26 @@ def test_a_directory_loads_in_transformers_and_converts(tiny: Path, tmp_path: Pa
     report = convert(tmp_path / "model", tmp_path / "a.ninfer")
     assert report.exact
     assert len(report.tensors) == len(model.shapes) + 2  # two attention layers have queries and gates in one tensor
+
+
+@pytest.mark.parametrize("choice", [{}, {"weights": "q4g32"}, {"weights": "nvfp4"}, {"recipe": "q4"}], ids=str)
+def test_an_artifact_is_the_converted_directory(choice: dict[str, str], tiny: Path, tmp_path: Path) -> None:
+    """Weights drawn where they are read, or written and read back: the same tensors and the same tokenizer."""
+    make_directory(tmp_path / "model", "custom", config_file=tiny, seed=5)
+    convert(tmp_path / "model", tmp_path / "a.ninfer", **choice)
+    model, report = make_artifact(tmp_path / "b.ninfer", "custom", config_file=tiny, seed=5, **choice)
+    assert model.num_parameters == sum(prod(shape) for shape in model.shapes.values())
+    assert not verify(tmp_path / "b.ninfer")
+    with Artifact.open(tmp_path / "a.ninfer") as a, Artifact.open(tmp_path / "b.ninfer") as b:
+        assert {name: entry.blake2b for name, entry in a.objects.items()} == {
+            name: entry.blake2b for name, entry in b.objects.items()
+        }
+        assert a.config == b.config
+        assert a.random == b.random == {"shape": "custom", "seed": 5, "version": 1}
+        assert (a.provenance["source"]["kind"], b.provenance["source"]["kind"]) == ("huggingface", "random")
+        assert a.quantization == b.quantization
+    _, again = make_artifact(tmp_path / "c.ninfer", "custom", config_file=tiny, seed=5, **choice)
+    assert again.path.read_bytes() == report.path.read_bytes()
 
 
 def test_a_gguf_file_has_the_same_weights(tiny: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ninfer.artifact import strict_json
+from ninfer.convert.checkpoint import RANDOM_KEY
 from ninfer.convert.fields import Fields
 from ninfer.convert.names import qwen3_5
 from ninfer.convert.random_model import values
@@ -21,8 +22,6 @@ from ninfer.errors import ArtifactError, ConfigError
 CUSTOM: Final = "custom"
 SHAPE_NAMES: Final = (*SHAPES, CUSTOM)
 MAX_SEED: Final = (1 << 63) - 1
-RANDOM_KEY: Final = "ninfer_random"
-"""The entry of a config.json that says that the weights are random, and which."""
 
 _PADDING_ROWS: Final = 8
 """Rows of a custom vocabulary that no token has."""
