@@ -31,7 +31,7 @@ MAX_FILES = 65_536
 @field_options(EngineConfig)
 @sampling_options
 def command(model: str, greedy: bool, **settings: Any) -> int:
-    """Serve a model to OpenAI clients: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /metrics.
+    """Serve a model to OpenAI and Anthropic clients: /v1/chat/completions, /v1/completions, /v1/messages, and more.
 
     One line on stdout says where, once the model is loaded. Requests that run at once share every step; see
     --max-concurrency. SIGTERM or Ctrl-C lets the open requests end first.

@@ -17,11 +17,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ninfer.errors import NInferError, RequestError
-from ninfer.server import openai_chat, openai_completions, tokens
-from ninfer.server.exchange import GenerationEndpoint, Server
+from ninfer.server import anthropic_messages, openai_chat, openai_completions, tokens
+from ninfer.server.exchange import ErrorBody, GenerationEndpoint, Server
 from ninfer.server.faults import Fault, fault_of, openai_error
 from ninfer.server.panel import panel
 from ninfer.server.prometheus import CONTENT_TYPE, ServerCollector, exposition
+
+MESSAGES = "/v1/messages"
+"""Where the Anthropic protocol lives."""
 
 OPEN_PATHS = frozenset({"/health"})
 """Paths that need no key: what a supervisor asks."""
@@ -33,12 +36,15 @@ def make_app(server: Server) -> ASGIApp:
     generate = (
         ("/v1/chat/completions", "chat_completions", openai_chat.parse, "chatcmpl"),
         ("/v1/completions", "completions", openai_completions.parse, "cmpl"),
+        (MESSAGES, "messages", anthropic_messages.parse, "msg"),
     )
     generating: dict[str, ASGIApp] = {
-        path: GenerationEndpoint(server, name, parse, id_prefix=prefix) for path, name, parse, prefix in generate
+        path: GenerationEndpoint(server, name, parse, id_prefix=prefix, error_body=_error_body(path))
+        for path, name, parse, prefix in generate
     }
     routes = [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating.items()),
+        Route(f"{MESSAGES}/count_tokens", pages.count_tokens, methods=["POST"]),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{id:path}", pages.model, methods=["GET"]),
         Route("/tokenize", pages.tokenize, methods=["POST"]),
@@ -82,7 +88,7 @@ class KeyCheck:
             await self._app(scope, receive, send)
             return
         error = RequestError("the API key is missing or wrong", kind="invalid_api_key")
-        await _answer(fault_of(error))(scope, receive, send)
+        await _answer(fault_of(error), scope["path"])(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
         headers = dict(scope["headers"])
@@ -117,6 +123,9 @@ class Pages:
             "architecture": model.plan.architecture,
         }
 
+    async def count_tokens(self, request: Request) -> Response:
+        return _json(await anthropic_messages.count_tokens(self._server, request))
+
     async def tokenize(self, request: Request) -> Response:
         return _json(await tokens.tokenize(self._server, request))
 
@@ -150,18 +159,24 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-def _answer(fault: Fault) -> Response:
-    response = _json(openai_error(fault), fault.status)
+def _error_body(path: str) -> ErrorBody:
+    """How the protocol of a path writes errors."""
+    return anthropic_messages.error_body if path.startswith(MESSAGES) else openai_error
+
+
+def _answer(fault: Fault, path: str) -> Response:
+    response = _json(_error_body(path)(fault), fault.status)
     response.headers.update(fault.headers())
     return response
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    return _answer(fault_of(error))
+    return _answer(fault_of(error), request.url.path)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """What the router refuses: paths and methods there are none of."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     kind = "method_not_allowed" if status == 405 else "not_found"
-    return _answer(fault_of(RequestError(f"there is no {request.method} {request.url.path}", kind=kind)))
+    fault = fault_of(RequestError(f"there is no {request.method} {request.url.path}", kind=kind))
+    return _answer(fault, request.url.path)

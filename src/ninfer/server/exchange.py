@@ -179,7 +179,7 @@ class GenerationEndpoint:
         await response(request.scope, request.receive, send)
 
     def _headers(self, entry: Entry) -> dict[str, str]:
-        headers = {"x-request-id": entry.id}
+        headers = {"x-request-id": entry.id, "request-id": entry.id}  # the second is what Anthropic's clients read
         if entry.ignored:
             headers["x-ninfer-ignored"] = header_of(entry.ignored)
         return headers

@@ -23,16 +23,9 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class SharedFields(msgspec.Struct, kw_only=True):
-    """Fields of both endpoints; null is the same as absent. `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids`,
-    `ignore_eos` and `return_token_ids` are extensions that other servers have under the same names.
-    """
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """How tokens are chosen, on every endpoint."""
 
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -42,6 +35,18 @@ class SharedFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
+
+
+class SharedFields(SamplingFields, kw_only=True):
+    """Fields of both endpoints; null is the same as absent. `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids`,
+    `ignore_eos` and `return_token_ids` are extensions that other servers have under the same names.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
@@ -82,7 +87,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields we know and do not honour -> values that ask for nothing. See `fields`."""
 
 
-def read_sampling(fields: SharedFields, model: ServedModel) -> SamplingParams:
+def read_sampling(fields: SamplingFields, model: ServedModel) -> SamplingParams:
     """The sampling of a request: its fields over those of the served model. RequestError names the field."""
     given = {
         name: value

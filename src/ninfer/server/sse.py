@@ -20,3 +20,8 @@ _encoder = msgspec.json.Encoder()
 def event(data: object) -> bytes:
     """An event without a name, its data one line of JSON."""
     return b"data: " + _encoder.encode(data) + b"\n\n"
+
+
+def named(name: str, data: object) -> bytes:
+    """An event with a name."""
+    return f"event: {name}\n".encode() + event(data)
