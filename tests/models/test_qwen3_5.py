@@ -107,6 +107,7 @@ def test_a_prompt_in_pieces_gives_the_logits_of_the_whole(backend: str, artifact
         np.testing.assert_array_equal(single, whole)
 
 
+YARN = {"factor": 2.0, "original_length": 512, "beta_fast": 32.0, "beta_slow": 1.0, "magnitude": None}
 CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"num_decodable": 289}, r"config.num_decodable: must be an integer from 1 to 288, got 289"),
     (
@@ -123,6 +124,12 @@ CONFIG_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"yarn": 3}, r"config.yarn: must be null or an object, got 3"),
     ({"yarn": {"factor": 2.0}}, r"config.yarn.original_length: missing"),
     ({"yarn": {"truncate": True}}, r"config.yarn.truncate: not known"),
+    ({"yarn": YARN | {"factor": 0.5}}, r"config.yarn.factor: must be a number from 1 to 16777216, got 0.5"),
+    ({"yarn": YARN | {"beta_fast": 1e308}}, r"config.yarn.beta_fast: must be a number from 0.001 to 1000, got 1e\+308"),
+    ({"yarn": YARN | {"beta_slow": 1e-308}}, r"config.yarn.beta_slow: must be a number from 0.001 to 1000, got 1e-308"),
+    ({"yarn": YARN | {"beta_slow": 33.0}}, r"config.yarn.beta_fast: must not be below beta_slow 33.0, got 32.0"),
+    ({"yarn": YARN | {"magnitude": 1e308}}, r"config.yarn.magnitude: must be a number from 0.01 to 100"),
+    ({"rope_theta": 1.0}, r"config.rope_theta: must be a number above 1, got 1.0"),
     ({"mystery": 1}, r"config.mystery: not known to this family"),
 ]
 

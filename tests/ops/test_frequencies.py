@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ninfer.errors import InvariantError
+from ninfer.models.config_fields import MAX_SIZE
+from ninfer.models.qwen3_5 import YARN_BETAS, YARN_FACTORS
 from ninfer.ops.frequencies import interleaved_axes, rope_frequencies, yarn_frequencies
 
 
@@ -45,6 +49,14 @@ def test_fast_pairs_keep_their_frequency_and_slow_ones_are_stretched() -> None:
     assert scaled[:10] == plain[:10]
     assert scaled[-5:] == tuple(f / 4 for f in plain[-5:])
     assert list(scaled) == sorted(scaled, reverse=True)
+
+
+@pytest.mark.parametrize("theta", [math.nextafter(1, 2), 1e4, sys.float_info.max])
+def test_every_setting_that_is_read_gives_finite_frequencies(theta: float) -> None:
+    for factor, length, fast, slow in product(YARN_FACTORS, (1, MAX_SIZE), YARN_BETAS, YARN_BETAS):
+        frequencies, magnitude = yarn_frequencies(64, theta, factor, length, beta_fast=fast, beta_slow=slow)
+        assert all(0 < f <= 1 for f in frequencies)
+        assert 1 <= magnitude < 3
 
 
 def test_axes_are_interleaved_and_the_rest_is_time() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,8 +52,21 @@ class Fields:
         """As `integer`, None where absent."""
         return self.integer(key, low, high) if self.has(key) else None
 
-    def number(self, key: str, *, default: float | None = None) -> float:
-        """A finite number above zero."""
+    def number(self, key: str, *, above: float = 0, default: float | None = None) -> float:
+        """A finite number above `above`."""
+        value = self._number(key, default)
+        if not above < value <= sys.float_info.max:
+            self.fail(key, f"is {value!r:.60}; a finite number above {above} is needed")
+        return float(value)
+
+    def number_in(self, key: str, low: float, high: float, *, default: float | None = None) -> float:
+        """A number from `low` to `high`."""
+        value = self._number(key, default)
+        if not low <= value <= high:
+            self.fail(key, f"is {value!r:.60}; allowed is {low} to {high}")
+        return float(value)
+
+    def _number(self, key: str, default: float | None) -> float:
         value = self.values.get(key)
         if value is None:
             if default is None:
@@ -61,9 +74,7 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fail(key, f"must be a number, not {type(value).__name__} {value!r:.60}")
-        if not math.isfinite(value) or value <= 0:
-            self.fail(key, f"is {value}; a finite number above 0 is needed")
-        return float(value)
+        return value
 
     def text(self, key: str, *, default: str | None = None) -> str:
         value = self.values.get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,16 +35,23 @@ class ConfigFields:
             raise self.error(name, f"must be an integer from {least} to {most}, got {value!r:.80}")
         return value
 
-    def positive(self, name: str) -> float:
-        """A finite number above 0."""
+    def positive(self, name: str, *, above: float = 0) -> float:
+        """A finite number above `above`."""
         value = self._value(name)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise self.error(name, f"must be a number above 0, got {value!r:.80}")
+        if type(value) not in (int, float) or not above < value <= sys.float_info.max:
+            raise self.error(name, f"must be a number above {above}, got {value!r:.80}")
         return float(value)
 
-    def find_positive(self, name: str) -> float | None:
-        """A finite number above 0, or None."""
-        return None if self._value(name) is None else self.positive(name)
+    def number(self, name: str, least: float, most: float) -> float:
+        """A number in `least .. most`."""
+        value = self._value(name)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise self.error(name, f"must be a number from {least} to {most}, got {value!r:.80}")
+        return float(value)
+
+    def find_number(self, name: str, least: float, most: float) -> float | None:
+        """As `number`, or None."""
+        return None if self._value(name) is None else self.number(name, least, most)
 
     def flag(self, name: str) -> bool:
         value = self._value(name)

@@ -72,7 +72,7 @@ class LlamaConfig:
             num_heads=read.size("num_heads"),
             num_kv_heads=read.size("num_kv_heads"),
             head_dim=read.size("head_dim"),
-            rope_theta=read.positive("rope_theta"),
+            rope_theta=read.positive("rope_theta", above=1),
             rms_norm_eps=read.positive("rms_norm_eps"),
             max_position=read.size("max_position"),
             tied_head=read.flag("tied_head"),

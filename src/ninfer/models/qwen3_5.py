@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ninfer.models.config_fields import ConfigFields
+from ninfer.models.config_fields import MAX_SIZE, ConfigFields
 from ninfer.ops.causal_conv import causal_conv
 from ninfer.ops.delta_gates import delta_gates
 from ninfer.ops.embedding import embedding
@@ -43,6 +43,8 @@ from ninfer.ops.silu_mul import silu_mul
 MAX_LAYERS = 1024
 MAX_CONV_TAPS = 64
 FULL, LINEAR = "full_attention", "linear_attention"
+YARN_FACTORS, YARN_BETAS, YARN_MAGNITUDES = (1, MAX_SIZE), (0.001, 1000), (0.01, 100)
+"""Smallest and largest numbers of a `Yarn`: far beyond any model, and all frequencies are finite."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,16 @@ class Yarn:
 
     @classmethod
     def read(cls, read: ConfigFields) -> Yarn:
-        return cls(
-            factor=read.positive("factor"),
+        result = cls(
+            factor=read.number("factor", *YARN_FACTORS),
             original_length=read.size("original_length"),
-            beta_fast=read.positive("beta_fast"),
-            beta_slow=read.positive("beta_slow"),
-            magnitude=read.find_positive("magnitude"),
+            beta_fast=read.number("beta_fast", *YARN_BETAS),
+            beta_slow=read.number("beta_slow", *YARN_BETAS),
+            magnitude=read.find_number("magnitude", *YARN_MAGNITUDES),
         )
+        if result.beta_fast < result.beta_slow:
+            raise read.error("beta_fast", f"must not be below beta_slow {result.beta_slow}, got {result.beta_fast}")
+        return result
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class Qwen35Config:
             num_kv_heads=read.size("num_kv_heads"),
             head_dim=read.size("head_dim"),
             rotary_dim=read.size("rotary_dim"),
-            rope_theta=read.positive("rope_theta"),
+            rope_theta=read.positive("rope_theta", above=1),
             yarn=None if yarn is None else Yarn.read(yarn),
             delta_num_k_heads=read.size("delta_num_k_heads"),
             delta_num_v_heads=read.size("delta_num_v_heads"),

@@ -300,6 +300,8 @@ def test_value_heads_that_share_a_block_are_refused_in_blocks_and_kept_by_value(
     assert convert(source, tmp_path / "a.ninfer", weights="f32").exact
 
 
+ROPE: dict[str, Any] = {"rope_theta": 1e4}
+YARN: dict[str, Any] = {**ROPE, "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
 REFUSED: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"linear_num_key_heads": 4}, ArtifactError, r"'linear_num_key_heads': is 4.*linear_num_value_heads, 6"),
     ({"num_key_value_heads": 3}, ArtifactError, r"'num_key_value_heads': is 3.*num_attention_heads, 4"),
@@ -334,6 +336,13 @@ REFUSED: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"rope_parameters": {"rope_theta": 1e4, "factor": 2.0}}, ConversionError, r"'rope_parameters.factor'.*no rule"),
     ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.2}}, ArtifactError, r"rotates 3 of the 16"),
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ArtifactError, r"rope_parameters.factor': is mis"),
+    ({"rope_parameters": YARN | {"rope_theta": 1.0}}, ArtifactError, r"rope_parameters.rope_theta': is 1.0; .*above 1"),
+    ({"rope_parameters": YARN | {"factor": 0.5}}, ArtifactError, r"rope_parameters.factor': is 0.5; allowed is 1 to"),
+    ({"rope_parameters": YARN | {"beta_fast": 1e308}}, ArtifactError, r"beta_fast': is 1e\+308; allowed is 0.001"),
+    ({"rope_parameters": YARN | {"beta_slow": 1e-308}}, ArtifactError, r"beta_slow': is 1e-308; allowed is 0.001"),
+    ({"rope_parameters": YARN | {"beta_slow": 40}}, ArtifactError, r"beta_slow': fast 32.0 is below slow 40"),
+    ({"rope_parameters": YARN | {"attention_factor": 1e9}}, ArtifactError, r"attention_factor': is .*0.01 to 100"),
+    ({"rope_parameters": ROPE | {"partial_rotary_factor": 1e308}}, ArtifactError, r"factor': is 1e\+308; .* 0 to 1"),
     ({"rope_parameters": None}, ArtifactError, r"'rope_theta': is missing"),
     ({"rope_theta": 5.0}, ArtifactError, r"'rope_theta': is 5.0, but rope_parameters.rope_theta is 10000.0"),
     ({"tie_word_embeddings": True}, ConversionError, r"lm_head.weight differs from model.embed_tokens.weight"),
@@ -398,6 +407,12 @@ GGUF_REFUSED: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"qwen35__nextn_predict_layers": 1}, ArtifactError, r"missing tensors: .*blk.3"),
     ({"qwen35__nextn_predict_layers": 2}, ConversionError, r"'qwen35.nextn_predict_layers' is 2: one"),
     ({"qwen35__rope__dimension_count": 5}, ArtifactError, r"'qwen35.rope.dimension_count': rotates 5 of the 16"),
+    ({"qwen35__rope__freq_base": 1.0}, ArtifactError, r"'qwen35.rope.freq_base': is 1.0; .*above 1 is needed"),
+    (
+        {"qwen35__rope__scaling__type": "yarn", "qwen35__rope__scaling__factor": 0.0},
+        ArtifactError,
+        r"'qwen35.rope.scaling.factor': is 0.0; allowed is 1 to",
+    ),
     ({"qwen35__rope__scaling__type": "linear"}, ConversionError, r"'qwen35.rope.scaling.type' is 'linear'"),
     ({"qwen35__rope__scaling__factor": 2.0}, ConversionError, r"'qwen35.rope.scaling.factor' is 2.0: only yarn"),
     ({"qwen35__expert_count": 8}, ConversionError, r"'qwen35.expert_count' is 8: this key has no rule"),

@@ -39,6 +39,7 @@ METADATA: list[tuple[dict[str, Any], type[NInferError], str]] = [
     ({"llama__rope__dimension_count": 7}, ArtifactError, r"'llama.rope.dimension_count': is 7.*even"),
     ({"llama__rope__dimension_count": 0}, ArtifactError, r"'llama.rope.dimension_count': is 0"),
     ({"llama__rope__freq_base": 0.0}, ArtifactError, r"'llama.rope.freq_base': is 0"),
+    ({"llama__rope__freq_base": 1.0}, ArtifactError, r"'llama.rope.freq_base': is 1.0; .*above 1 is needed"),
     ({"llama__rope__freq_base": float("nan")}, ArtifactError, r"'llama.rope.freq_base': is nan"),
     ({"llama__attention__layer_norm_rms_epsilon": None}, ArtifactError, r"'llama.attention.layer_norm_rms_epsilon'"),
     ({"llama__attention__layer_norm_rms_epsilon": -1e-5}, ArtifactError, r"'llama.attention.layer_norm_rms_epsilon'"),

@@ -150,7 +150,7 @@ def _config_from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> di
     return {
         "vocab_size": vocab_size,
         **config,
-        "rope_theta": fields.number("llama.rope.freq_base", default=DEFAULT_ROPE_THETA),
+        "rope_theta": fields.number("llama.rope.freq_base", above=1, default=DEFAULT_ROPE_THETA),
         "rms_norm_eps": fields.number("llama.attention.layer_norm_rms_epsilon"),
         "tied_head": tied_head,
     }
@@ -239,10 +239,10 @@ def _hf_rope_theta(fields: Fields) -> float:
     for place in (parameters, fields):
         if place.number("partial_rotary_factor", default=1.0) != 1.0:
             place.refuse("partial_rotary_factor", "rotating only a part of a head is not supported")
-    inner = parameters.number("rope_theta", default=DEFAULT_ROPE_THETA)
+    inner = parameters.number("rope_theta", above=1, default=DEFAULT_ROPE_THETA)
     if not fields.has("rope_theta"):
         return inner
-    outer = fields.number("rope_theta")
+    outer = fields.number("rope_theta", above=1)
     if parameters.has("rope_theta") and outer != inner:
         fields.fail("rope_theta", f"is {outer}, but rope_parameters.rope_theta is {inner}")
     return outer

@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from ninfer.convert.fields import Fields
 from ninfer.convert.names.source_model import MAX_VOCAB
-from ninfer.models.qwen3_5 import FULL, LINEAR, MAX_CONV_TAPS, MAX_LAYERS
+from ninfer.models.qwen3_5 import (
+    FULL,
+    LINEAR,
+    MAX_CONV_TAPS,
+    MAX_LAYERS,
+    YARN_BETAS,
+    YARN_FACTORS,
+    YARN_MAGNITUDES,
+)
 
 DEFAULT_ROTARY_PART: Final = 0.25
 """The rotated part of a head where a config.json does not say."""
@@ -163,7 +171,7 @@ def from_gguf(fields: Fields, *, vocab_size: int, tied_head: bool) -> dict[str, 
         **sizes,
         "layer_types": _gguf_layer_types(fields, blocks, num_mtp_layers),
         "rotary_dim": rotary_dim,
-        "rope_theta": fields.number("qwen35.rope.freq_base"),
+        "rope_theta": fields.number("qwen35.rope.freq_base", above=1),
         "yarn": _gguf_yarn(fields),
         "rms_norm_eps": fields.number("qwen35.attention.layer_norm_rms_epsilon"),
         "num_mtp_layers": num_mtp_layers,
@@ -246,18 +254,27 @@ def _hf_rope(text: Fields, head_dim: int) -> dict[str, Any]:
                 table.refuse(key, "this setting has no rule, and it may change the computation")
     theta_place = _one_place(text, tables, "rope_theta")
     part_place = _one_place(text, tables, "partial_rotary_factor")
-    rotary_dim = int(head_dim * part_place.number("partial_rotary_factor", default=DEFAULT_ROTARY_PART))
+    rotary_dim = int(head_dim * part_place.number_in("partial_rotary_factor", 0, 1, default=DEFAULT_ROTARY_PART))
     _check_rotary_dim(part_place, "partial_rotary_factor", rotary_dim, head_dim)
     yarn = None
     if scaled is not None:
-        yarn = {
-            "factor": scaled.number("factor"),
-            "original_length": scaled.integer("original_max_position_embeddings", 1, _LIMITS["max_position"]),
-            "beta_fast": scaled.number("beta_fast", default=DEFAULT_BETA_FAST),
-            "beta_slow": scaled.number("beta_slow", default=DEFAULT_BETA_SLOW),
-            "magnitude": scaled.number("attention_factor") if scaled.has("attention_factor") else None,
-        }
-    return {"rotary_dim": rotary_dim, "rope_theta": theta_place.number("rope_theta"), "yarn": yarn}
+        yarn = _hf_yarn(scaled)
+    return {"rotary_dim": rotary_dim, "rope_theta": theta_place.number("rope_theta", above=1), "yarn": yarn}
+
+
+def _hf_yarn(table: Fields) -> dict[str, Any]:
+    fast = table.number_in("beta_fast", *YARN_BETAS, default=DEFAULT_BETA_FAST)
+    slow = table.number_in("beta_slow", *YARN_BETAS, default=DEFAULT_BETA_SLOW)
+    if fast < slow:
+        table.fail("beta_fast" if table.has("beta_fast") else "beta_slow", f"fast {fast} is below slow {slow}")
+    magnitude = "attention_factor"
+    return {
+        "factor": table.number_in("factor", *YARN_FACTORS),
+        "original_length": table.integer("original_max_position_embeddings", 1, _LIMITS["max_position"]),
+        "beta_fast": fast,
+        "beta_slow": slow,
+        "magnitude": table.number_in(magnitude, *YARN_MAGNITUDES) if table.has(magnitude) else None,
+    }
 
 
 def _rope_type(table: Fields) -> str:
@@ -291,7 +308,7 @@ def _gguf_yarn(fields: Fields) -> dict[str, Any] | None:
             fields.refuse("qwen35.rope.scaling.factor", "only yarn scales rotary positions")
         return None
     return {
-        "factor": fields.number("qwen35.rope.scaling.factor"),
+        "factor": fields.number_in("qwen35.rope.scaling.factor", *YARN_FACTORS),
         "original_length": fields.integer("qwen35.rope.scaling.original_context_length", 1, _LIMITS["max_position"]),
         "beta_fast": DEFAULT_BETA_FAST,
         "beta_slow": DEFAULT_BETA_SLOW,
