@@ -94,6 +94,6 @@ def small() -> RawArtifact:
     raw = RawArtifact()
     raw.add("norm", "f32", "row", [3], b"\0\0\x80?" * 3)
     raw.add("embed", "bf16", "n16", [5, 3], bytes(range(128)))
-    raw.add("layers.0.q", "q4g32m", "n16", [17, 33], bytes(index % 251 for index in range(2 * (64 + 64 + 512))))
+    raw.add("layers.0.q", "q4g32m", "n16", [17, 33], bytes(index % 123 for index in range(2 * (64 + 64 + 512))))
     raw.add("frontend/tokenizer.json", "u8", "row", [5], b'{"a"}')
     return raw

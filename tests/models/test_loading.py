@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,31 @@ def test_tensors_that_do_not_fit_are_named(tensors: dict[str, Any], message: str
                 load(artifact, options("reference"))
 
 
+TAILS: list[tuple[int, bytes, str]] = [
+    (0, bytes(8), "tensor scale factor 0.0 must be from 2^-100 to 2^100"),
+    (0, struct.pack("<d", -1.0), "tensor scale factor -1.0 must be"),
+    (8, struct.pack("<f", math.nan), "input scale nan must be from 2^-100 to 2^100"),
+    (63, b"\x01", "bytes behind the tensor scale are not zero"),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("at", "content", "message"), TAILS, ids=lambda value: str(value)[:30])
+def test_tensor_scales_that_cannot_be_are_refused(
+    at: int, content: bytes, message: str, backend: str, tmp_path: Path
+) -> None:
+    path = write_artifact(tmp_path / "bad.ninfer", CONFIG, random_weights(CONFIG), "nvfp4")
+    with Artifact.open(path) as artifact:
+        entry = artifact.tensors["layers.1.up"]
+    with path.open("r+b") as file:
+        file.seek(entry.offset + entry.nbytes - 64 + at)
+        file.write(content)
+    with Artifact.open(path) as artifact:
+        for load in (load_model, plan_memory):
+            with pytest.raises(ArtifactError, match=re.escape(f"{path}: layers.1.up: {message}")):
+                load(artifact, options(backend))
+
+
 def test_many_missing_tensors_give_a_short_message(tmp_path: Path) -> None:
     with ArtifactWriter(tmp_path / "bad.ninfer", "llama", document(), {}) as writer:
         writer.add_vector("norm", np.ones(45, np.float32))
@@ -143,7 +170,8 @@ def document(**changes: Any) -> dict[str, Any]:
         ("num_layers", 5000, "from 1 to 1024"),
         ("num_kv_heads", 2, "do not divide 3"),
         ("head_dim", 33, "33 is odd"),
-        ("rope_theta", 0, "above 0"),
+        ("rope_theta", 1.0, "above 1, got 1.0"),
+        ("rope_theta", 10**400, "above 1"),
         ("rms_norm_eps", "1e-5", "above 0"),
         ("rms_norm_eps", True, "above 0"),
         ("tied_head", 1, "true or false"),

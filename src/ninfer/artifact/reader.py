@@ -99,13 +99,14 @@ class Artifact:
             raise ArtifactError("was closed", file=self.path)
         return self._fd, self._entry(name).offset
 
-    def read(self, name: str) -> bytes:
-        """A copy of an object's bytes, read from the file and not through the mapping: a touched mapping keeps up to
-        2 MiB around each object resident."""
+    def read(self, name: str, start: int = 0) -> bytes:
+        """A copy of an object's bytes from `start` on, read from the file and not through the mapping: a touched
+        mapping keeps up to 2 MiB around each object resident."""
         fd, offset = self.file_range(name)
+        nbytes = self._entry(name).nbytes - start
         data = bytearray()
-        while len(data) < self._entry(name).nbytes:
-            part = os.pread(fd, self._entry(name).nbytes - len(data), offset + len(data))
+        while len(data) < nbytes:
+            part = os.pread(fd, nbytes - len(data), offset + start + len(data))
             if not part:
                 raise ArtifactError("the file was cut while it was open", file=self.path, field=name)
             data += part

@@ -1,4 +1,4 @@
-"""`ninfer verify FILE`: is every bit as it was written?"""
+"""`ninfer verify FILE`: is every bit as it was written, and is every number one?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ninfer.cli.output import complain, write_answer
 @click.command("verify")
 @click.argument("file")
 def command(file: str) -> int:
-    """Check every digest of a .ninfer file; reads all of it.
+    """Check every digest of a .ninfer file, and that no weight is NaN or infinite; reads all of it.
 
     Prints one line per problem on stderr, naming the object, and exits with code 4 if there is any.
     """

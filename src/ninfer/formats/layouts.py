@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ import numpy.typing as npt
 from ninfer import formats
 from ninfer.errors import FormatError, UnsupportedError
 from ninfer.formats.base import Array, Format, Planes, TensorScale, check_planes, padded_width, row_blocks
+from ninfer.formats.small_floats import E4M3_NAN
 
 LANES = 16
 """Rows of a record."""
@@ -159,6 +160,51 @@ def from_n16(buffer: npt.ArrayLike | memoryview, shape: tuple[int, int], format:
         codes[rows] = _codes(source, start, fmt, width)[: rows.stop - rows.start]
     mins = scales.pop() if fmt.has_mins else None
     return Planes((n, k), codes, scales[0] if scales else None, mins, find_tensor_scale(image, format))
+
+
+def find_flaw(buffer: npt.ArrayLike | memoryview, shape: Sequence[int], format: str, layout: str) -> str | None:
+    """What no encoder writes, None if there is nothing: a code or scale that is NaN or infinite, a tensor scale that
+    cannot be one. Padding counts. Reads everything and copies about BLOCK_ELEMENTS codes at a time."""
+    image = _bytes_of(buffer, nbytes(format, shape, layout))
+    if layout == "row":
+        if format == "u8":
+            return None
+        flaws = _not_finite(from_row(image, shape, format).reshape(-1))
+        return f"value {int(flaws.argmax())} is NaN or infinite" if flaws.any() else None
+    fmt = formats.get(format)
+    n, k = shape
+    size = record_bytes(fmt, k)
+    records = image[: num_records(n) * size].reshape(-1, size)
+    for rows in row_blocks(n, padded_width(k, fmt.pad), multiple=LANES):
+        for what, numbers in _float_parts(records[rows.start // LANES : num_records(rows.stop)], fmt, k):
+            flaws = _not_finite(numbers).any(axis=(1, 3)).reshape(-1)
+            if flaws.any():
+                return f"a {what} of row {rows.start + int(flaws.argmax())} is NaN or infinite"
+    try:
+        find_tensor_scale(image, format)
+    except FormatError as error:
+        return str(error)
+    return None
+
+
+def _float_parts(records: _U8, fmt: Format, k: int) -> Iterator[tuple[str, Array]]:
+    """The floating-point numbers of some records, by what they are: `[records, X, 16, Y]`."""
+    start = 0
+    sizes = _record_parts(fmt, k)
+    if fmt.scales_dtype is not None:
+        for what, size in zip(["scale", "minimum"][: 1 + fmt.has_mins], sizes, strict=False):
+            yield what, _load(records, start, fmt.scales_dtype, (fmt.num_scales(k), LANES, 1))
+            start += size
+    if fmt.code_bits >= 8 and fmt.codes_dtype != np.int8:
+        together = 4 if fmt.code_bits == 8 else 1
+        yield "code", _load(records, start, fmt.codes_dtype, (padded_width(k, fmt.pad) // together, LANES, together))
+
+
+def _not_finite(numbers: Array) -> npt.NDArray[np.bool_]:
+    """Where floats, bf16 bits (uint16) or E4M3 codes (uint8) are NaN or infinite."""
+    if numbers.dtype == np.uint16:
+        return (numbers & np.uint16(0x7F80)) == 0x7F80
+    return (numbers & E4M3_NAN) == E4M3_NAN if numbers.dtype == np.uint8 else ~np.isfinite(numbers)
 
 
 def tail(tensor: TensorScale) -> _U8:

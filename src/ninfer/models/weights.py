@@ -8,7 +8,8 @@ import numpy.typing as npt
 from ninfer import formats
 from ninfer.artifact import Artifact, TensorEntry
 from ninfer.backends.base import FileRange, Matrix
-from ninfer.errors import ArtifactError
+from ninfer.errors import ArtifactError, FormatError
+from ninfer.formats import layouts
 from ninfer.models.registry import ModelConfig
 
 MOST_NAMES_SHOWN = 8
@@ -33,7 +34,8 @@ class ArtifactWeights:
 def check_tensors(artifact: Artifact, config: ModelConfig) -> None:
     """ArtifactError unless the file has exactly the tensors of the model, in storage that backends read.
 
-    Matrices are in layout n16 and any weight format, vectors are f32 in layout row.
+    Matrices are in layout n16 and any weight format, vectors are f32 in layout row. Tensor scales are read; codes and
+    scales of groups are not: whether all of them are numbers is `verify`'s work.
     """
     expected = config.tensor_shapes()
     missing = [name for name in expected if name not in artifact.tensors]
@@ -49,6 +51,13 @@ def check_tensors(artifact: Artifact, config: ModelConfig) -> None:
     ]
     if wrong:
         raise ArtifactError(f"tensors do not fit the configuration: {_names(wrong)}", file=artifact.path)
+    for name, entry in artifact.tensors.items():
+        if formats.get(entry.format).has_tensor_scale:
+            tail = np.frombuffer(artifact.read(name, entry.nbytes - layouts.TAIL_BYTES), np.uint8)
+            try:
+                layouts.find_tensor_scale(tail, entry.format)
+            except FormatError as error:
+                raise ArtifactError(str(error), file=artifact.path, field=name) from error
 
 
 def _fits(entry: TensorEntry, shape: tuple[int, ...]) -> bool:

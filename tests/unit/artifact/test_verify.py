@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from make import raw_artifact
+from ninfer import formats
 from ninfer.artifact import Artifact, verify
 from ninfer.errors import ArtifactError
+from ninfer.formats import layouts
 
 
 def tiny() -> raw_artifact.RawArtifact:
@@ -57,6 +60,47 @@ def test_several_problems_are_all_named(tmp_path: Path) -> None:
     assert [problem.object for problem in problems] == ["norm", "layers.0.q"]
     assert "padding" in str(problems[0])
     assert str(problems[1]).startswith("layers.0.q: the 1280 bytes")
+
+
+def nothing_wrong(format: str, n: int = 35, k: int = 70) -> bytearray:
+    return bytearray(layouts.to_n16(formats.get(format).pack(np.ones((n, k), np.float32)), format).tobytes())
+
+
+FLAWS: list[tuple[str, int, bytes, str]] = [  # format, byte, content, problem
+    ("f32", 4 * (5 * 16 + 3), b"\0\0\xc0\x7f", "a code of row 3 is NaN or infinite"),
+    ("bf16", 2 * (5 * 16 + 3), b"\x80\xff", "a code of row 3 is NaN or infinite"),
+    ("q8g32", 2 * (1 * 16 + 15), b"\0\x7c", "a scale of row 15 is NaN or infinite"),
+    ("q4g32m", 128 + 2 * (2 * 16 + 9), b"\xff\xff", "a minimum of row 9 is NaN or infinite"),
+    ("q6g64", 2 * 16, b"\xff\x7f", "a scale of row 0 is NaN or infinite"),
+    ("nvfp4", 3 * 16 + 4, b"\x7f", "a scale of row 4 is NaN or infinite"),
+    ("nvfp4", -64, bytes(8), "tensor scale factor 0.0 must be from 2^-100 to 2^100"),
+    ("nvfp4", -56, b"\0\0\xc0\x7f", "input scale nan must be from 2^-100 to 2^100"),
+    ("nvfp4", -1, b"\x01", "bytes behind the tensor scale are not zero"),
+    ("fp8", 4 * 7, b"\0\0\x80\x7f", "a scale of row 7 is NaN or infinite"),
+    ("fp8", 2 * (64 + 16 * 72) + 64 + 16 * 68 + 4 * 2 + 1, b"\xff", "a code of row 34 is NaN or infinite"),
+]
+
+
+@pytest.mark.parametrize(("format", "at", "content", "problem"), FLAWS, ids=lambda value: str(value)[:30])
+def test_numbers_that_are_none_are_named(format: str, at: int, content: bytes, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.ninfer"
+    image = nothing_wrong(format)
+    start = at % len(image)
+    for flawed in (False, True):
+        if flawed:
+            image[start : start + len(content)] = content
+        raw = tiny()
+        raw.add("layers.0.q", format, "n16", [35, 70], bytes(image))
+        path.write_bytes(raw.build())
+        assert [str(found) for found in verify(path)] == ([f"layers.0.q: {problem}"] if flawed else [])
+
+
+def test_vectors_hold_numbers_too(tmp_path: Path) -> None:
+    raw = raw_artifact.RawArtifact(config={}, provenance={})
+    raw.add("norm", "f32", "row", [3], np.array([1, 2, np.inf], "<f4").tobytes())
+    raw.add("frontend/a", "u8", "row", [4], b"\xff" * 4)
+    (tmp_path / "a.ninfer").write_bytes(raw.build())
+    assert [str(found) for found in verify(tmp_path / "a.ninfer")] == ["norm: value 2 is NaN or infinite"]
 
 
 def test_one_byte_more_or_less_is_a_header_problem(tmp_path: Path) -> None:
