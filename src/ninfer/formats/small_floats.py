@@ -8,6 +8,7 @@ magnitudes beyond the largest become the largest.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -50,8 +51,15 @@ def _rounding_table(magnitudes: F32Array, sign_bit: int, nan: int) -> _U8:
     return np.concatenate([codes, codes | sign_bit]).astype(np.uint8)
 
 
-_TO_E2M1: Final = _rounding_table(E2M1[:8], 8, 7)
-_TO_E4M3: Final = _rounding_table(E4M3[:127], 0x80, int(E4M3_NAN))
+# Made when first needed: only what encodes needs them, and they take a millisecond and most of a megabyte.
+@cache
+def _e2m1_codes() -> _U8:
+    return _rounding_table(E2M1[:8], 8, 7)
+
+
+@cache
+def _e4m3_codes() -> _U8:
+    return _rounding_table(E4M3[:127], 0x80, int(E4M3_NAN))
 
 
 def _upper_halves(x: F32Array) -> npt.NDArray[Any]:
@@ -67,9 +75,9 @@ def _upper_halves(x: F32Array) -> npt.NDArray[Any]:
 
 def to_e2m1(x: F32Array) -> _U8:
     """Codes 0..15 of numbers. NaN has none and becomes 6 of its sign: check before."""
-    return _TO_E2M1[_upper_halves(x)]
+    return _e2m1_codes()[_upper_halves(x)]
 
 
 def to_e4m3(x: F32Array) -> _U8:
     """Codes of numbers; NaN stays NaN."""
-    return _TO_E4M3[_upper_halves(x)]
+    return _e4m3_codes()[_upper_halves(x)]
