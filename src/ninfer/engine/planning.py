@@ -81,7 +81,7 @@ def plan_engine(
     draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, verify_rows, logit_rows)
     weights_memory, weights_choice = _weights_memory(draft, max_context)
     sizing = replace(draft, weights_memory=weights_memory)
-    num_pages, pages_choice = _num_pages(sizing, max_context)
+    num_pages, pages_choice = _num_pages(sizing, max_context, facts.max_position)
     if weights_choice is None:
         weights_choice = _shortage(sizing, max_context, num_pages)
     prefill_chunk, chunk_choice = _prefill_chunk(config, max_context)
@@ -205,7 +205,7 @@ def _max_context(config: EngineConfig, trained: int) -> tuple[int, Choice | None
     return value, Choice("max_context", value, reason)
 
 
-def _num_pages(sizing: _Sizing, max_context: int) -> tuple[int, Choice | None]:
+def _num_pages(sizing: _Sizing, max_context: int, trained: int) -> tuple[int, Choice | None]:
     """Pages of KV memory that fit, or CapacityError."""
     least = pages_for(max_context)
     capacity = sizing.config.kv_capacity
@@ -225,7 +225,7 @@ def _num_pages(sizing: _Sizing, max_context: int) -> tuple[int, Choice | None]:
             reason = f"what fits in the memory that is available, of {lanes} x max_context"
         return num_pages, Choice("kv_capacity", num_pages * PAGE_TOKENS, reason)
 
-    raise _context_error(sizing, max_context)
+    raise _context_error(sizing, max_context, trained)
 
 
 def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
@@ -250,13 +250,13 @@ def _capacity_error(sizing: _Sizing, max_context: int, capacity: int, largest: i
     )
 
 
-def _context_error(sizing: _Sizing, max_context: int) -> CapacityError:
-    """Names the largest context by KV format, and what could be given up if none fits."""
+def _context_error(sizing: _Sizing, max_context: int, trained: int) -> CapacityError:
+    """Names the largest context up to `trained` by KV format, and what could be given up if none fits."""
     needed, available = sizing.needed(max_context, pages_for(max_context)), sizing.hardware.available_bytes
     largest: dict[str, int | None] = {}
     for kv_dtype in get_args(KVFormat):
         other = replace(sizing, config=replace(sizing.config, kv_dtype=kv_dtype))
-        largest[kv_dtype] = other.largest_context(max_context)
+        largest[kv_dtype] = other.largest_context(trained)
     words = [f"{value or 'none'} with {kv_dtype} KV" for kv_dtype, value in largest.items()]
     advice = f"the largest max_context that fits is {' and '.join(words)}"
     if not any(largest.values()):
