@@ -217,7 +217,7 @@ struct AttentionTile {
   const float* const* q;      // [num_queries] -> head_dim floats
   const int* visible;         // [num_queries]: number of tokens the query may see (its position + 1)
   float scale;
-  bool quantize_q;            // integer scores (a8 with int8 KV)
+  bool integers;              // integer scores and weighted sums (a8 with int8 KV)
   int segment_begin, segment_end;
   // Whole queries: out[i] takes head_dim finished floats. Split queries: partials[i] takes the segments of the range one
   // after the other, partial_floats() each, for a later merge.

@@ -2,9 +2,11 @@
 //
 // Order of arithmetic, fixed per query whatever else is in the tile: positions are cut into segments of 256, aligned to
 // absolute positions. Inside a segment: scores, their maximum m, weights e^(score - m) (zero below e^-64), their sum l by
-// 16 lanes, and the weighted sum of values, one fused multiply-add per position in ascending order. Segments are then
-// merged in ascending order with the usual rescaling (Milakov & Gimelshein 2018, "Online normalizer calculation for
-// softmax"). A query alone, a query in a chunk, and segments spread over threads all give the same bits.
+// 16 lanes, and the weighted sum of values. Float sums are one fused multiply-add per position in ascending order; in
+// integers (a8 with int8 KV), the weights times the value scales of a page and group are 16-bit codes (two_digits), their
+// sum over the value codes is exact, and pages are added up in ascending order. Segments are then merged in ascending order
+// with the usual rescaling (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"). A query alone, a query
+// in a chunk, and segments spread over threads all give the same bits.
 #pragma once
 
 #include "core/kernels.h"
@@ -25,9 +27,12 @@ struct AttentionScratch {
   alignas(64) float weights[kQueryTile][kPageTokens];       // weights times value scales of one page and group
   alignas(64) float values[kPageTokens][kKVGroup];          // one page and group of values as float
   alignas(64) float q[kQueryTile][kMaxHeadDim];             // scaled queries (float scores)
-  alignas(64) std::int8_t digits[2][kQueryTile][kMaxHeadDim];  // high and low digits of queries (integer scores)
+  alignas(64) std::int16_t q_codes[kQueryTile][kMaxHeadDim];    // of queries, in the order of V::codes16 (integer scores)
   float q_scales[kQueryTile];
-  std::int32_t q_bias[kQueryTile][kMaxHeadDim / kKVGroup];     // -128 times the sum of a group's codes
+  alignas(64) float value_scales[kSegmentTokens];               // of one segment and group
+  alignas(64) float products[kSegmentTokens];                   // of one query's weights with them
+  alignas(64) std::int16_t codes[kQueryTile][kSegmentTokens];   // of the products, in the order of V::codes16
+  float code_scales[kQueryTile][kPagesPerSegment];
   alignas(64) float segment[kQueryTile][kMaxHeadDim + kLanes];  // one segment's o, then m and l
   alignas(64) float merged[kQueryTile][kMaxHeadDim + kLanes];
 };
@@ -45,24 +50,20 @@ void prepare_queries(const AttentionTile& t, AttentionScratch& s) {
     const V::F scale = V::set1(t.scale);
     for_lanes(dim, [&](int d, int lanes) { V::store(q + d, V::mul(load_lanes(t.q[i] + d, lanes), scale)); });
     for (int d = (dim + kLanes - 1) / kLanes * kLanes; d < padded; d += kLanes) V::store(q + d, V::zero());
-    if (!t.quantize_q) continue;
+    if (!t.integers) continue;
     const CodeScale scale_of_q(V::abs_max(q, padded));
     s.q_scales[i] = scale_of_q.scale;
-    for (int g = 0; g < t.layout->groups; ++g) {
-      int sum = 0;
-      for (int d = g * kKVGroup; d < (g + 1) * kKVGroup; d += 16)
-        sum += V::digits16(q + d, scale_of_q.inverse, s.digits[0][i] + d, s.digits[1][i] + d);
-      s.q_bias[i][g] = static_cast<std::int32_t>(-128u * static_cast<unsigned>(sum));
-    }
+    for (int d = 0; d < padded; d += kLanes) V::codes16(q + d, scale_of_q.inverse, s.q_codes[i] + d);
   }
 }
 
 // Integer scores of Q queries against one page. Lines of the values of this page and of the keys of the next one are
-// asked for along the way. Two blocks of tokens at a time: their accumulators stay in registers.
+// asked for along the way. A few blocks of tokens at a time: their accumulators stay in registers, which the compiler
+// manages best in a function of its own.
 template <int Q>
-void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const std::uint8_t* head,
-                 const std::uint8_t* next, int column) {
-  constexpr int kBlocks = 2;
+__attribute__((noinline)) void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0,
+                                           const std::uint8_t* head, const std::uint8_t* next, int column) {
+  constexpr int kBlocks = V::kScoreBlocks;
   const KVLayout& layout = *t.layout;
   const std::ptrdiff_t to_next = next - head, to_values = static_cast<std::ptrdiff_t>(layout.v_offset);
   for (int g = 0; g < layout.groups; ++g) {
@@ -70,32 +71,25 @@ void scores_int8(const AttentionTile& t, AttentionScratch& s, int query0, const 
     const int quads = (left < kKVGroup ? left : kKVGroup) / 4;
     const std::uint16_t* scales = reinterpret_cast<const std::uint16_t*>(head + layout.k_scales_offset) + g * kPageTokens;
     for (int block = 0; block < kBlocksPerPage; block += kBlocks) {
-      const std::uint8_t* lines = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens + block * 64;
+      const std::uint8_t* line = head + static_cast<std::size_t>(g) * kKVGroup * kPageTokens + block * 64;
+      if (query0 == 0)
+        for (int j = 0; j < quads; ++j)
+          for (int b = 0; b < kBlocks; ++b) {
+            __builtin_prefetch(line + j * 256 + b * 64 + to_values, 0, 3);
+            __builtin_prefetch(line + j * 256 + b * 64 + to_next, 0, 3);
+          }
       V::I acc[Q][kBlocks];
       for (int i = 0; i < Q; ++i)
         for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::zero_i32();
-      const std::int8_t* quad = s.digits[0][query0] + g * kKVGroup;
-      for (int j = 0; j < quads; ++j) {
-        V::B k[kBlocks];
-        for (int b = 0; b < kBlocks; ++b) {
-          const std::uint8_t* line = lines + j * 256 + b * 64;
-          k[b] = V::load_u8(line);
-          if (query0 == 0) {
-            __builtin_prefetch(line + to_values, 0, 3);
-            __builtin_prefetch(line + to_next, 0, 3);
-          }
-        }
+      const std::int16_t* codes = s.q_codes[query0] + g * kKVGroup;
+      for (int j = 0; j < quads; ++j, line += 256, codes += 4) {
+        V::I pairs[kBlocks];
+        for (int b = 0; b < kBlocks; ++b) pairs[b] = V::even_pairs(V::load_u8(line + b * 64));
         for (int i = 0; i < Q; ++i)
-          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
-      }
-      for (int i = 0; i < Q; ++i)
-        for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::add_i32(V::shift_left<8>(acc[i][b]), V::set1_i32(s.q_bias[query0 + i][g]));
-      quad = s.digits[1][query0] + g * kKVGroup;
-      for (int j = 0; j < quads; ++j) {
-        V::B k[kBlocks];
-        for (int b = 0; b < kBlocks; ++b) k[b] = V::load_u8(lines + j * 256 + b * 64);
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_pairs(acc[i][b], pairs[b], codes + i * kMaxHeadDim);
+        for (int b = 0; b < kBlocks; ++b) pairs[b] = V::odd_pairs(V::load_u8(line + b * 64));
         for (int i = 0; i < Q; ++i)
-          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_u8(acc[i][b], k[b], quad + i * kMaxHeadDim + 4 * j);
+          for (int b = 0; b < kBlocks; ++b) acc[i][b] = V::dot_pairs(acc[i][b], pairs[b], codes + i * kMaxHeadDim + 2);
       }
       for (int b = 0; b < kBlocks; ++b) {
         const V::F k_scale = V::load_f16(scales + (block + b) * kLanes);
@@ -180,10 +174,12 @@ struct ValuesFloat {  // converted page: [64][64]
   const float* p;
   inline V::F load(int token, int lane0) const { return V::load(p + token * kKVGroup + lane0); }
 };
-struct ValuesInt8 {
-  const std::int8_t* p;
-  std::size_t stride;
-  inline V::F load(int token, int lane0) const { return V::load_s8(p + token * stride + lane0); }
+struct ValuesInt8 {  // one page and group: [16][width][4]
+  const std::uint8_t* p;
+  std::size_t width;
+  inline V::F load(int token, int lane0) const {
+    return V::byte_to_float(V::load_u8(p + (token / 4 * width + lane0) * 4), token % 4, 128);
+  }
 };
 struct ValuesBF16 {
   const std::uint16_t* p;
@@ -259,9 +255,91 @@ void values_page(const AttentionTile& t, AttentionScratch& s, const std::uint8_t
     const std::uint8_t* values = head + layout.v_offset;
     const std::size_t stride = static_cast<std::size_t>(layout.padded_dim);
     if (layout.format == KVFormat::int8)
-      add_up(ValuesInt8{reinterpret_cast<const std::int8_t*>(values) + g * kKVGroup, stride});
+      add_up(ValuesInt8{values + g * kKVGroup * kPageTokens, static_cast<std::size_t>(vectors) * kLanes});
     else
       add_up(ValuesBF16{reinterpret_cast<const std::uint16_t*>(values) + g * kKVGroup, stride});
+  }
+}
+
+// Codes of the weights times the value scales of one segment and group, page by page; zero from the first position on that
+// a query does not see, whatever the page holds there.
+void encode_weights(const AttentionTile& t, AttentionScratch& s, const std::uint8_t* const* heads, int g, int first,
+                    int tokens) {
+  for (int i = 0; i < tokens; i += kLanes) {
+    const std::uint8_t* scales = heads[i / kPageTokens] + t.layout->v_scales_offset;
+    V::store(s.value_scales + i,
+             V::load_f16(reinterpret_cast<const std::uint16_t*>(scales) + g * kPageTokens + i % kPageTokens));
+  }
+  for (int query = 0; query < t.num_queries; ++query) {
+    const int visible = t.visible[query] - first;
+    for (int i = 0; i < tokens; i += kLanes) {
+      V::F product = V::mul(V::load(s.scores[query] + i), V::load(s.value_scales + i));
+      if (visible - i < kLanes) product = V::select_n(product, V::zero(), visible > i ? visible - i : 0);
+      V::store(s.products + i, product);
+    }
+    for (int begin = 0; begin < tokens; begin += kPageTokens) {
+      const int left = (tokens - begin + kLanes - 1) / kLanes * kLanes, count = left < kPageTokens ? left : kPageTokens;
+      const CodeScale scale(V::abs_max(s.products + begin, count));
+      s.code_scales[query][begin / kPageTokens] = scale.scale;
+      for (int i = begin; i < begin + count; i += kLanes) V::codes16(s.products + i, scale.inverse, s.codes[query] + i);
+    }
+  }
+}
+
+// o[i][0 .. 16 N) of Q queries = sums over the pages of a segment, exact inside a page, as 64 * 32512 * 127 < 2^31.
+template <int Q, int N>
+__attribute__((noinline)) void sum_values(AttentionScratch& s, int query0, const std::uint8_t* const* lines, std::size_t width,
+                                          int tokens, float* o) {
+  for (int first = 0; first < tokens; first += kPageTokens) {
+    V::I acc[Q][N];
+    for (int i = 0; i < Q; ++i)
+      for (int n = 0; n < N; ++n) acc[i][n] = V::zero_i32();
+    const std::uint8_t* line = lines[first / kPageTokens];
+    const int end = first + kPageTokens < tokens ? first + kPageTokens : tokens;
+    for (int token = first; token < end; token += 4, line += width * 4) {
+      const std::int16_t* codes = s.codes[query0] + token;
+      V::I pairs[N];
+      for (int n = 0; n < N; ++n) pairs[n] = V::even_pairs(V::load_u8(line + n * 64));
+      for (int i = 0; i < Q; ++i)
+        for (int n = 0; n < N; ++n) acc[i][n] = V::dot_pairs(acc[i][n], pairs[n], codes + i * kSegmentTokens);
+      for (int n = 0; n < N; ++n) pairs[n] = V::odd_pairs(V::load_u8(line + n * 64));
+      for (int i = 0; i < Q; ++i)
+        for (int n = 0; n < N; ++n) acc[i][n] = V::dot_pairs(acc[i][n], pairs[n], codes + i * kSegmentTokens + 2);
+    }
+    for (int i = 0; i < Q; ++i) {
+      const V::F scale = V::set1(s.code_scales[query0 + i][first / kPageTokens]);
+      for (int n = 0; n < N; ++n) {
+        float* sum = o + i * (kMaxHeadDim + kLanes) + n * kLanes;
+        const V::F dot = V::to_float(acc[i][n]);
+        V::store(sum, first == 0 ? V::mul(dot, scale) : V::fma(dot, scale, V::load(sum)));
+      }
+    }
+  }
+}
+
+// The weighted sums of one segment of int8 values in integers.
+void values_segment(const AttentionTile& t, AttentionScratch& s, const std::uint8_t* const* heads, int first,
+                    int tokens) {
+  const KVLayout& layout = *t.layout;
+  for (int g = 0; g < layout.groups; ++g) {
+    encode_weights(t, s, heads, g, first, tokens);
+    const int left = layout.padded_dim - g * kKVGroup;
+    const int width = left < kKVGroup ? left : kKVGroup;
+    for (int i = 0; i < t.num_queries; i += V::kCodeQueries) {
+      const int queries = t.num_queries - i < V::kCodeQueries ? t.num_queries - i : V::kCodeQueries;
+      for (int d = 0; d < width; d += V::kValueVectors * kLanes) {
+        const int vectors = (width - d) / kLanes < V::kValueVectors ? (width - d) / kLanes : V::kValueVectors;
+        const std::uint8_t* lines[kPagesPerSegment];
+        for (int page = 0; page * kPageTokens < tokens; ++page)
+          lines[page] = heads[page] + layout.v_offset + g * kKVGroup * kPageTokens + d * 4;
+        float* o = s.segment[i] + g * kKVGroup + d;
+        with_rows<V::kCodeQueries>(queries, [&]<int Q>() {
+          with_rows<V::kValueVectors>(vectors, [&]<int N>() {
+            sum_values<Q, N>(s, i, lines, static_cast<std::size_t>(width), tokens, o);
+          });
+        });
+      }
+    }
   }
 }
 
@@ -303,28 +381,31 @@ void attention(const AttentionTile& t) {
       const std::uint8_t* head = page_head(t, segment, column);
       const bool last = segment * kSegmentTokens + column + kPageTokens >= last_visible;
       const std::uint8_t* next = last ? head : page_head(t, segment, column + kPageTokens);
-      if (layout.format == KVFormat::int8 && !t.quantize_q) {
+      if (layout.format == KVFormat::int8 && !t.integers) {
         for (int i = 0; i < t.num_queries; ++i) scores_float_int8(t, s, i, head, column);
         continue;
       }
-      for (int i = 0; i < t.num_queries; i += V::kQueryBlock) {
-        const int n = t.num_queries - i < V::kQueryBlock ? t.num_queries - i : V::kQueryBlock;
-        with_rows<V::kQueryBlock>(n, [&]<int Q>() {
-          if (layout.format == KVFormat::int8) scores_int8<Q>(t, s, i, head, next, column);
-          else scores_bf16<Q>(t, s, i, head, column);
-        });
+      const int most_queries = t.integers ? V::kCodeQueries : V::kQueryBlock;
+      for (int i = 0; i < t.num_queries; i += most_queries) {
+        const int n = t.num_queries - i < most_queries ? t.num_queries - i : most_queries;
+        if (t.integers)
+          with_rows<V::kCodeQueries>(n, [&]<int Q>() { scores_int8<Q>(t, s, i, head, next, column); });
+        else
+          with_rows<V::kQueryBlock>(n, [&]<int Q>() { scores_bf16<Q>(t, s, i, head, column); });
       }
     }
     for (int i = 0; i < t.num_queries; ++i) {
       int visible = t.visible[i] - first;
       visible = visible < 0 ? 0 : visible > kSegmentTokens ? kSegmentTokens : visible;
       softmax_segment(s.scores[i], visible, most, &s.segment[i][padded], &s.segment[i][padded + 1]);
+      if (t.integers) continue;
       for (int d = 0; d < padded; d += kLanes) V::store(s.segment[i] + d, V::zero());
     }
-    for (int column = 0; column < most; column += kPageTokens) {
-      const int tokens = most - column < kPageTokens ? most - column : kPageTokens;
-      values_page(t, s, page_head(t, segment, column), column, tokens);
-    }
+    const std::uint8_t* heads[kPagesPerSegment];
+    for (int column = 0; column < most; column += kPageTokens) heads[column / kPageTokens] = page_head(t, segment, column);
+    if (t.integers) values_segment(t, s, heads, first, most);
+    for (int column = 0; !t.integers && column < most; column += kPageTokens)
+      values_page(t, s, heads[column / kPageTokens], column, most - column < kPageTokens ? most - column : kPageTokens);
     for (int i = 0; i < t.num_queries; ++i) {
       if (t.visible[i] <= first) continue;
       float* target =

@@ -74,7 +74,7 @@ void kv_append(const KVAppendArgs& a) {
     }
     std::uint16_t* k_scales = reinterpret_cast<std::uint16_t*>(base + layout.k_scales_offset);
     std::uint16_t* v_scales = reinterpret_cast<std::uint16_t*>(base + layout.v_scales_offset);
-    std::uint8_t* values = base + layout.v_offset + static_cast<std::size_t>(slot) * padded;
+    std::uint8_t* values = base + layout.v_offset;
     for (int g = 0; g < layout.groups; ++g) {
       alignas(64) std::int8_t codes[kKVGroup];
       const int first = g * kKVGroup, n = dim - first < kKVGroup ? dim - first : kKVGroup;
@@ -87,7 +87,8 @@ void kv_append(const KVAppendArgs& a) {
         __builtin_memcpy(base + static_cast<std::size_t>(first + 4 * quad) * kPageTokens + slot * 4, &four, 4);
       }
       v_scales[g * kPageTokens + slot] = encode_kv_group(v + first, n, codes);
-      __builtin_memcpy(values + first, codes, stored);
+      std::uint8_t* bytes = values + first * kPageTokens + slot / 4 * stored * 4 + slot % 4;
+      for (int d = 0; d < stored; ++d) bytes[4 * d] = static_cast<std::uint8_t>(codes[d] + 128);
     }
   }
 }

@@ -23,6 +23,7 @@ struct V {
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 2;
   static constexpr int kQueryBlock = 3;
+  static constexpr int kCodeQueries = 3, kScoreBlocks = 2, kValueVectors = 2;
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -137,10 +138,6 @@ struct V {
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
   }
   static F load_bf16(const std::uint16_t* p) { return {bf16_8(p), bf16_8(p + 8)}; }
-  static __m256 s8_8(const std::int8_t* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-  }
-  static F load_s8(const std::int8_t* p) { return {s8_8(p), s8_8(p + 8)}; }
 
   static B load_u8(const std::uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
@@ -161,6 +158,27 @@ struct V {
   static I dot_u8(I acc, B w, const std::int8_t* quad) {
     const __m256i a = broadcast_quad(quad);
     return {dot8(acc.a, w.a, a), dot8(acc.b, w.b, a)};
+  }
+  static void codes16(const float* x, float inv, std::int16_t* codes) {
+    const __m256 s = _mm256_set1_ps(inv);
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), s));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), s));
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0f0e0b0a0d0c0908, 0x0706030205040100));
+    const __m256i low = _mm256_set1_epi32(0xffff);  // of a code that is no number
+    const __m256i packed = _mm256_packus_epi32(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
+                        _mm256_shuffle_epi8(_mm256_permute4x64_epi64(packed, 0xd8), order));
+  }
+  static __m256i minus_128(__m256i v) { return _mm256_sub_epi16(v, _mm256_set1_epi16(128)); }
+  static __m256i even_8(__m256i v) { return minus_128(_mm256_and_si256(v, _mm256_set1_epi16(255))); }
+  static I even_pairs(B v) { return {even_8(v.a), even_8(v.b)}; }
+  static I odd_pairs(B v) { return {minus_128(_mm256_srli_epi16(v.a, 8)), minus_128(_mm256_srli_epi16(v.b, 8))}; }
+  static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
+    std::int32_t both;
+    __builtin_memcpy(&both, two, 4);
+    const __m256i codes = _mm256_set1_epi32(both);
+    return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, codes)),
+            _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, codes))};
   }
   static __m256 byte_8(__m256i w, int b, int offset) {
     const __m256i byte = _mm256_and_si256(_mm256_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm256_set1_epi32(255));

@@ -27,6 +27,8 @@ struct V {
   // Sums of so few rows are too few to hide the latency of a fused multiply-add: more records then.
   static constexpr int kFewRows = 2, kFewRowsRecords = 4;
   static constexpr int kQueryBlock = 6;
+  // Attention in integers: 16 sums, 4 vectors of pairs and a code leave room; with 24 sums the compiler spills.
+  static constexpr int kCodeQueries = 4, kScoreBlocks = 4, kValueVectors = 4;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float x) { return _mm512_set1_ps(x); }
@@ -101,9 +103,6 @@ struct V {
     const I w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
   }
-  static F load_s8(const std::int8_t* p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-  }
 
   // 16 lanes x 4 unsigned bytes.
   static B load_u8(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -112,8 +111,20 @@ struct V {
     __builtin_memcpy(&q, p, 4);
     return _mm512_set1_epi32(q);
   }
-  static I dot_u8(I acc, B w, const std::int8_t* activations) {
-    return _mm512_dpbusd_epi32(acc, w, quad(activations));
+  // Codes RNE(x * inv) of 16 floats, within 16 bits, in the order 0, 2, 1, 3 in every four.
+  static void codes16(const float* x, float inv, std::int16_t* codes) {
+    const I code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0f0e0b0a0d0c0908, 0x0706030205040100));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(code), order));
+  }
+  // Bytes 0 and 2, or 1 and 3, of every lane, minus 128, as pairs of 16 bits.
+  static I even_pairs(B v) { return _mm512_sub_epi16(_mm512_and_si512(v, _mm512_set1_epi16(255)), _mm512_set1_epi16(128)); }
+  static I odd_pairs(B v) { return _mm512_sub_epi16(_mm512_srli_epi16(v, 8), _mm512_set1_epi16(128)); }
+  // acc + the dot products of pairs of 16 bits of every lane with the pair that `two` points to.
+  static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
+    std::int32_t both;
+    __builtin_memcpy(&both, two, 4);
+    return _mm512_dpwssd_epi32(acc, _mm512_set1_epi32(both), pairs);
   }
   // Byte b of every lane, minus `offset`, as float.
   static F byte_to_float(B w, int b, int offset) {

@@ -21,6 +21,7 @@ struct V {
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 1;
   static constexpr int kQueryBlock = 3;
+  static constexpr int kCodeQueries = 3, kScoreBlocks = 2, kValueVectors = 2;
 
   template <class Fn> static F map(Fn fn) {
     F r;
@@ -127,7 +128,6 @@ struct V {
   static F load_bf16(const std::uint16_t* p) {
     return map([&](int i) { return float_of(static_cast<std::uint32_t>(p[i]) << 16); });
   }
-  static F load_s8(const std::int8_t* p) { return map([&](int i) { return static_cast<float>(p[i]); }); }
 
   static B load_u8(const std::uint8_t* p) {
     B r;
@@ -138,6 +138,22 @@ struct V {
     for (int i = 0; i < 16; ++i)
       for (int b = 0; b < 4; ++b) acc.v[i] += w.v[i][b] * quad[b];
     return acc;
+  }
+  static void codes16(const float* x, float inv, std::int16_t* codes) {
+    constexpr int order[4] = {0, 2, 1, 3};
+    for (int i = 0; i < 16; ++i) codes[i] = static_cast<std::int16_t>(to_int(x[i / 4 * 4 + order[i % 4]] * inv));
+  }
+  static I pairs(B v, int first) {
+    return map_i([&](int i) {
+      return unsigned_of((v.v[i][first + 2] - 128) * 65536 + ((v.v[i][first] - 128) & 0xffff));
+    });
+  }
+  static I even_pairs(B v) { return pairs(v, 0); }
+  static I odd_pairs(B v) { return pairs(v, 1); }
+  static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
+    return map_i([&](int i) {
+      return unsigned_of(acc.v[i]) + unsigned_of(static_cast<std::int16_t>(pairs.v[i]) * two[0] + (pairs.v[i] >> 16) * two[1]);
+    });
   }
   static F byte_to_float(B w, int b, int offset) {
     return map([&](int i) { return static_cast<float>(w.v[i][b] - offset); });

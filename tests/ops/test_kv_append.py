@@ -10,6 +10,7 @@ from ninfer.formats import kv_bf16, kv_int8
 from ninfer.ops.graph import Graph, KVShape
 from ninfer.ops.kv_append import cases, kv_append, oracle
 from ninfer.ops.paged_attention import paged_attention
+from ninfer.ops.profiles import ELEMENTWISE, EXACT
 from ninfer.ops.spec import Case, F32Array, Rows, Step
 
 ALL_CASES = list(cases(np.random.default_rng(13)))
@@ -46,8 +47,9 @@ def expected(case: Case, kv_format: str) -> list[F32Array]:
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
 def test_every_position_gives_back_what_was_stored(case: Case, kv_format: str, numerics: str, backend: str) -> None:
     got = run_case(backend, case, numerics=numerics, kv_format=kv_format)
+    profile = ELEMENTWISE if (numerics, kv_format) == ("a8", "int8") else EXACT  # there the weight of one is a code
     for a, b in zip(got, expected(case, kv_format), strict=True):
-        np.testing.assert_array_equal(a, b)
+        assert profile.excess(a, b.astype(np.float64)) <= 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -63,7 +65,7 @@ def test_layers_do_not_touch_each_other(kv_format: str, backend: str) -> None:
         inputs.append((x, shape))
     for layer, (x, shape) in enumerate(inputs):
         outputs.append(paged_attention(g, layer, x, shape.num_kv_heads, shape.num_kv_heads, shape.head_dim, 1.0))
-    executable = compile_on(backend, g, weights={}, num_pages=2, max_rows=2, kv_format=kv_format)
+    executable = compile_on(backend, g, weights={}, num_pages=2, max_rows=2, numerics="f32", kv_format=kv_format)
     rng = np.random.default_rng(14)
     stored = [rng.standard_normal((2, x.width)).astype(np.float32) for x, _ in inputs]
     for (x, _), array in zip(inputs, stored, strict=True):

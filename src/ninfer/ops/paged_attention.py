@@ -9,10 +9,12 @@ K and V are what the pages hold, in the KV format of the run; `kv_append` of the
 step before. Rows of other sequences are never seen. A row's result depends on that row and its history alone, and sums
 over positions have one order that is aligned to absolute positions, however the history came about.
 
-Numerics. Softmax and the weights p are float. With int8 KV under the `a8` and `w4a4` profiles, `scale * q` (a float32
-product) of each head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact
-integers inside a group. With bf16 KV, and under `f32`, q stays float32. Weights below e^-64 of the largest may be taken
-as zero.
+Numerics. Softmax is float. With int8 KV under the `a8` and `w4a4` profiles, `scale * q` (a float32 product) of each
+head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact integers inside a
+group. The weights p times the value scales may be taken so too: the positions of a page, those the row does not see as
+zero, are then one row of codes per group, and their products with the value codes are exact integers.
+The tolerance `ATTENTION_CODES` allows for that; the oracle does not round weights. With bf16 KV, and under `f32`, all
+of this stays float32. Weights below e^-64 of the largest may be taken as zero.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import numpy as np
 from ninfer.errors import InvariantError
 from ninfer.ops.graph import Graph, KVShape, Value
 from ninfer.ops.kv_append import kv_append
-from ninfer.ops.profiles import ATTENTION
+from ninfer.ops.profiles import ATTENTION, ATTENTION_CODES
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
 from ninfer.ops.two_digits import as_seen_by_a8
 
@@ -120,6 +122,7 @@ SPEC = OpSpec(
     reads=("positions", "kv"),
     where=("Hq % Hk == 0",),
     profile=ATTENTION,
+    profile_of_codes=ATTENTION_CODES,
     oracle=oracle,
     cases=cases,
 )

@@ -30,7 +30,8 @@ class OpSpec:
     """One contract. `oracle` is the formula in float64 from stored bits; its arguments are the op's own.
 
     `state` is what the op keeps of a sequence in a recurrent layer, by name and axes: read before the first row of a
-    step, replaced row by row, and saved where the step says (`batch.StateAccess`).
+    step, replaced row by row, and saved where the step says (`batch.StateAccess`). `profile_of_codes` stands for
+    `profile` under `a8` and `w4a4` with int8 KV.
     """
 
     name: str
@@ -45,6 +46,7 @@ class OpSpec:
     writes_kv: bool = False
     state: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     where: tuple[str, ...] = ()
+    profile_of_codes: Profile | None = None
 
 
 @dataclass(frozen=True)
