@@ -1,6 +1,7 @@
 #include "core/weight.h"
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -44,6 +45,7 @@ float half_to_float(std::uint16_t h) {
 }
 
 float e4m3_to_float(std::uint8_t b) {
+  if ((b & 0x7fu) == 0x7fu) return std::numeric_limits<float>::quiet_NaN();
   const std::uint32_t bits = (b & 0x80u) << 24 | (b & 0x7fu) << 20;
   float f;
   std::memcpy(&f, &bits, 4);

@@ -41,7 +41,8 @@ struct ColumnsBF16 : Records<N> {
   }
 };
 
-// Row scales first, then 4 columns of 16 rows per line.
+// Row scales first, then 4 columns of 16 rows per line. Codes that are NaN, which no legal weight has, count as 480: to keep
+// the largest byte seen costs one row 14 % with AVX-512 and 60 % with AVX2 (weights in cache, Zen 5, 2026-11-30).
 template <int N>
 struct ColumnsFP8 : Records<N> {
   static constexpr int kStep = 4, kBytes = 64;

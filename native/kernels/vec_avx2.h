@@ -193,7 +193,12 @@ struct V {
   static F load_e4m3(const std::uint8_t* p) {
     const B bytes = {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
                      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
-    return mul(small_e4m3(bytes, 0), set1(0x1p120f));
+    const F v = mul(small_e4m3(bytes, 0), set1(0x1p120f));
+    return {_mm256_or_ps(v.a, all_if_nan_8(bytes.a)), _mm256_or_ps(v.b, all_if_nan_8(bytes.b))};
+  }
+  static __m256 all_if_nan_8(__m256i bytes) {
+    const __m256i largest = _mm256_set1_epi32(0x7f);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(bytes, largest), largest));
   }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {

@@ -131,15 +131,18 @@ struct V {
     const I byte = _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm512_set1_epi32(255));
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(offset)));
   }
-  // Byte b of every lane, an E4M3 number, as float times 2^-120.
+  // Byte b of every lane, an E4M3 number, as float times 2^-120; NaN becomes 480 of its sign.
   static F small_e4m3(B w, int b) {
     const I at_top = _mm512_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_srai_epi32(at_top, 4), _mm512_set1_epi32(kE4M3Bits)));
   }
-  // 16 E4M3 numbers.
+  // 16 E4M3 numbers; every bit of a NaN is set.
   static F load_e4m3(const std::uint8_t* p) {
     const I bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm512_mul_ps(small_e4m3(bytes, 0), set1(0x1p120f));
+    const I largest = _mm512_set1_epi32(0x7f);
+    const __mmask16 finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(bytes, largest), largest);
+    const F nan = _mm512_castsi512_ps(_mm512_set1_epi32(-1));
+    return _mm512_mask_mul_ps(nan, finite, small_e4m3(bytes, 0), set1(0x1p120f));
   }
 
   static void load_u4(const std::uint8_t* p, B& low, B& high) {

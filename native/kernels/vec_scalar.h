@@ -160,7 +160,9 @@ struct V {
   }
   static float small_e4m3(std::uint8_t byte) { return float_of((byte & 0x80u) << 24 | (byte & 0x7fu) << 20); }
   static F small_e4m3(B w, int b) { return map([&](int i) { return small_e4m3(w.v[i][b]); }); }
-  static F load_e4m3(const std::uint8_t* p) { return map([&](int i) { return small_e4m3(p[i]) * 0x1p120f; }); }
+  static F load_e4m3(const std::uint8_t* p) {
+    return map([&](int i) { return (p[i] & 0x7fu) == 0x7fu ? float_of(~0u) : small_e4m3(p[i]) * 0x1p120f; });
+  }
 
   static void load_u4(const std::uint8_t* p, B& lo, B& hi) {
     for (int i = 0; i < 64; ++i) {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from make.op_runs import BACKEND_FORMATS, run_case
+from make.op_runs import BACKEND_FORMATS, BACKENDS, StoredWeights, compile_on, run_case, run_step
 from ninfer import formats
-from ninfer.ops.embedding import cases, oracle
+from ninfer.ops.embedding import cases, embedding, oracle
+from ninfer.ops.graph import Graph
+from ninfer.ops.spec import Rows, Step
 
 
 def test_rows_are_picked_by_id() -> None:
@@ -23,3 +25,21 @@ def test_values_are_those_of_the_format(weight_format: str, backend: str) -> Non
         (got,) = run_case(backend, case, weight_format)
         table = fmt.unpack(fmt.pack(case.weights["table"])).astype(np.float32)
         np.testing.assert_array_equal(got, table[case.steps[0].token_ids])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("weight_format", ["fp8", "nvfp4"])
+def test_nan_in_a_row_is_never_lost(weight_format: str, backend: str) -> None:
+    planes = formats.get(weight_format).pack(np.ones((3, 32), np.float32))
+    plane = planes.codes if weight_format == "fp8" else planes.scales
+    assert plane is not None
+    plane[1, 0], plane[2, 1] = 0x7F, 0xFF
+    graph = Graph()
+    value = embedding(graph, "table", 32)
+    weights = StoredWeights({}, weight_format)
+    weights.add("table", planes)
+    executable = compile_on(backend, graph, weights, num_pages=1, max_rows=3, max_logit_rows=1)
+    got = run_step(executable, graph, value, Step([Rows(0, 0, 3)], [], np.arange(3)), {0: np.zeros(1, np.int32)})
+    executable.close()
+    assert np.isnan(got).tolist() == np.isnan(formats.get(weight_format).unpack(planes)).tolist()
+    assert np.isnan(got).sum(axis=1).tolist() == ([0, 1, 1] if weight_format == "fp8" else [0, 16, 16])

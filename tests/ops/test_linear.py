@@ -188,6 +188,46 @@ def test_the_most_extreme_codes_meet_the_most_extreme_digits(weight_format: str,
     assert (np.abs(got - want) <= 4e-7 * scale).all()
 
 
+def with_nan(planes: Planes) -> Planes:
+    """Scales that are NaN in some rows; of E4M3 both kinds."""
+    assert planes.scales is not None
+    scales = planes.scales.copy()
+    if scales.dtype == np.float32:
+        scales[[0, 7, 16, 34]] = np.nan
+    else:
+        scales[0, 6], scales[7, 0], scales[16, 1], scales[34, 6] = 0x7F, 0xFF, 0xFF, 0x7F
+    return replace(planes, scales=scales)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("numerics", numerics_on(CPU_ISAS[-1]))
+@pytest.mark.parametrize("weight_format", ["fp8", "nvfp4"])
+def test_a_scale_that_is_nan_is_never_lost(weight_format: str, numerics: str, backend: str) -> None:
+    rng = np.random.default_rng(10)
+    good = formats.get(weight_format).pack(rng.standard_normal((77, 99)).astype(np.float32))
+    if good.tensor is not None:
+        good = replace(good, tensor=replace(good.tensor, input_scale=100.0))
+    graph = Graph()
+    value = linear(graph, graph.new_input(99), [("w", 77)])
+    for rows in (1, 3, 31):
+        x = rng.standard_normal((rows, 99)).astype(np.float32)
+        x[0] = 0  # nothing hides NaN
+        results = []
+        for planes in (good, with_nan(good)):
+            weights = StoredWeights({}, weight_format)
+            weights.add("w", planes)
+            executable = compile_on(
+                backend, graph, weights, numerics=numerics, num_pages=1, max_rows=rows, max_logit_rows=1
+            )
+            results.append(
+                run_step(executable, graph, value, Step([Rows(0, 0, rows)], [x]), {0: np.zeros(1, np.int32)})
+            )
+            executable.close()
+        want = results[0].copy()
+        want[:, [0, 7, 16, 34]] = np.nan
+        np.testing.assert_array_equal(results[1], want)
+
+
 class WeightsOfFormats:
     """Each of several `StoredWeights` by a name of its own."""
 

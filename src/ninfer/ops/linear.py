@@ -21,6 +21,9 @@ scale sx per 16 columns. Everything else is as under `a8`.
     nvfp4, qw = 2 * E2M1:               acc = fma(float(sum qx qw), sx * E4M3 scale, acc)   y = acc * f
                                         f = float32(factor / (4 * ga)), in float64; sx * scale is exact
 
+An nvfp4 or fp8 scale that is NaN makes the outputs of its weight row NaN (one of padding may do so). fp8 codes that are
+NaN are not legal, and a backend may take them for +-480 here: import refuses them, `verify` finds them.
+
 A row's result depends on that row alone. The residual is added last, in float32.
 """
 
