@@ -26,6 +26,10 @@ class DraftTask:
     sequence: its id. tokens: int32, all its tokens, of which the last is not processed by the target yet (the anchor);
     a view until the next step. pages: page ids of its KV memory, enough for `len(tokens) + window` tokens. window: most
     tokens to draft, at least 1.
+
+    grade_windows: most tokens of a draft by its grade, for proposers with `num_grades` above 1; `window` is the highest
+    of them. seed: what draws from a draft distribution are keyed by (`Purpose.DRAFT` at the absolute position of the
+    token); None asks for best guesses.
     """
 
     sequence: int
@@ -33,6 +37,12 @@ class DraftTask:
     pages: Ids
     window: int
     sampling: SamplingParams
+    grade_windows: tuple[int, ...] = ()
+    seed: int | None = None
+
+    def window_of(self, grade: int) -> int:
+        """Most tokens of a draft of this grade, possibly none."""
+        return self.grade_windows[grade] if self.grade_windows else self.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,14 @@ class Draft:
     """Tokens that may follow, at most `window` and possibly none.
 
     distributions: what each token was drawn from, in the same order; None when the tokens are the proposer's best guess
-    and nothing was drawn.
+    and nothing was drawn. grade: how good its ground is, `0 .. num_grades - 1` in no particular order. Acceptance is
+    followed by grade, because drafts of one proposer can be of very different worth: a copy of three tokens is a guess,
+    one that has matched for thirty nearly certain.
     """
 
     ids: tuple[int, ...]
     distributions: tuple[Candidates, ...] | None = None
+    grade: int = 0
 
 
 NO_DRAFT = Draft(())
@@ -76,6 +89,11 @@ class Proposer(Protocol):
     @property
     def max_window(self) -> int:
         """Most tokens of one draft."""
+        ...
+
+    @property
+    def num_grades(self) -> int:
+        """How many grades its drafts have; 1 where they are all alike."""
         ...
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:

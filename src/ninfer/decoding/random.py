@@ -16,6 +16,12 @@ class Purpose(IntEnum):
 
     TOKEN = 0
     """The token at a position, drawn from the target distribution."""
+    DRAFT = 1
+    """The draft of the token at a position, drawn from a proposer's distribution."""
+    ACCEPTANCE = 2
+    """Whether that draft is accepted (rejection rule)."""
+    RESIDUAL = 3
+    """The token that takes its place if it is not."""
 
 
 def uniform(seed: int, position: int, purpose: Purpose) -> float:
