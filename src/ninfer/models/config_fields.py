@@ -11,6 +11,9 @@ from ninfer.errors import ArtifactError
 MAX_SIZE = 1 << 24
 """Bound of every size and count in a configuration; far above any model, far below trouble."""
 
+MAX_LAYERS = 1024
+"""Bound of a model's layers."""
+
 
 class ConfigFields:
     """The configuration object of one artifact, or one inside it. `file` and `place` are named by every error."""

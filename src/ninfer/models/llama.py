@@ -15,20 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ninfer.models.config_fields import ConfigFields
+from ninfer.models.blocks import AttentionHeads, causal_attention, gated_mlp, gated_mlp_shapes
+from ninfer.models.config_fields import MAX_LAYERS, ConfigFields
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies
-from ninfer.ops.graph import Graph, KVShape, Value
-from ninfer.ops.kv_append import kv_append
+from ninfer.ops.graph import Graph, Value
 from ninfer.ops.linear import linear
-from ninfer.ops.paged_attention import paged_attention
 from ninfer.ops.rms_norm import rms_norm
 from ninfer.ops.rope import rope
 from ninfer.ops.rope_angles import rope_angles
 from ninfer.ops.select_rows import select_rows
-from ninfer.ops.silu_mul import silu_mul
-
-MAX_LAYERS = 1024
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,8 @@ class LlamaConfig:
     pad_token_id: int | None
 
     @property
-    def q_width(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        return self.num_kv_heads * self.head_dim
+    def heads(self) -> AttentionHeads:
+        return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, file: object = None) -> LlamaConfig:
@@ -88,20 +80,17 @@ class LlamaConfig:
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every weight by name: matrices `[N, K]`, norm vectors `[W]`."""
-        hidden, intermediate = self.hidden_size, self.intermediate_size
+        hidden, q_width, kv_width = self.hidden_size, self.heads.q_width, self.heads.kv_width
         shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
         for i in range(self.num_layers):
             shapes |= {
                 f"layers.{i}.attn_norm": (hidden,),
-                f"layers.{i}.q": (self.q_width, hidden),
-                f"layers.{i}.k": (self.kv_width, hidden),
-                f"layers.{i}.v": (self.kv_width, hidden),
-                f"layers.{i}.o": (hidden, self.q_width),
-                f"layers.{i}.mlp_norm": (hidden,),
-                f"layers.{i}.gate": (intermediate, hidden),
-                f"layers.{i}.up": (intermediate, hidden),
-                f"layers.{i}.down": (hidden, intermediate),
+                f"layers.{i}.q": (q_width, hidden),
+                f"layers.{i}.k": (kv_width, hidden),
+                f"layers.{i}.v": (kv_width, hidden),
+                f"layers.{i}.o": (hidden, q_width),
             }
+            shapes |= gated_mlp_shapes(f"layers.{i}", hidden, self.intermediate_size)
         shapes["norm"] = (hidden,)
         if not self.tied_head:
             shapes["head"] = (self.vocab_size, hidden)
@@ -116,30 +105,16 @@ class LlamaConfig:
             if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on
                 attended, h = select_rows(g, attended), select_rows(g, h)
             h = linear(g, attended, [(f"layers.{i}.o", self.hidden_size)], residual=h)
-            h = self._mlp(g, f"layers.{i}", h)
+            h = gated_mlp(g, f"layers.{i}", h, self.intermediate_size, self.rms_norm_eps)
         last = rms_norm(g, h, "norm", self.rms_norm_eps)
         g.mark_logits(linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)]))
 
     def _attention(self, g: Graph, layer: str, h: Value, angles: Value) -> Value:
-        """`[T, hidden]` to the heads' outputs side by side, `[T, num_heads * head_dim]`."""
-        q_end, k_end = self.q_width, self.q_width + self.kv_width
+        """`[T, hidden]` to the heads' outputs side by side, `[T, q_width]`."""
+        q_width, kv_width = self.heads.q_width, self.heads.kv_width
+        k_end = q_width + kv_width
         a = rms_norm(g, h, f"{layer}.attn_norm", self.rms_norm_eps)
-        qkv = linear(g, a, [(f"{layer}.q", self.q_width), (f"{layer}.k", self.kv_width), (f"{layer}.v", self.kv_width)])
+        qkv = linear(g, a, [(f"{layer}.q", q_width), (f"{layer}.k", kv_width), (f"{layer}.v", kv_width)])
         qk = rope(g, qkv.columns(0, k_end), angles, self.num_heads + self.num_kv_heads, self.head_dim)
-        kv_layer = g.new_kv_layer(KVShape(self.num_kv_heads, self.head_dim))
-        kv_append(g, kv_layer, qk.columns(q_end, k_end), qkv.columns(k_end, qkv.width))
-        return paged_attention(
-            g,
-            kv_layer,
-            qk.columns(0, q_end),
-            self.num_heads,
-            self.num_kv_heads,
-            self.head_dim,
-            self.head_dim**-0.5,
-        )
-
-    def _mlp(self, g: Graph, layer: str, h: Value) -> Value:
-        """`[rows, hidden]` plus its gated MLP."""
-        m = rms_norm(g, h, f"{layer}.mlp_norm", self.rms_norm_eps)
-        gate_up = linear(g, m, [(f"{layer}.gate", self.intermediate_size), (f"{layer}.up", self.intermediate_size)])
-        return linear(g, silu_mul(g, gate_up), [(f"{layer}.down", self.hidden_size)], residual=h)
+        q, k, v = qk.columns(0, q_width), qk.columns(q_width, k_end), qkv.columns(k_end, qkv.width)
+        return causal_attention(g, self.heads, q, k, v)

@@ -21,26 +21,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ninfer.models.config_fields import MAX_SIZE, ConfigFields
+from ninfer.models.blocks import AttentionHeads, causal_attention, gated_mlp, gated_mlp_shapes
+from ninfer.models.config_fields import MAX_LAYERS, MAX_SIZE, ConfigFields
 from ninfer.ops.causal_conv import causal_conv
 from ninfer.ops.delta_gates import delta_gates
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies, yarn_frequencies
 from ninfer.ops.gated_delta_rule import gated_delta_rule
 from ninfer.ops.gated_rms_norm import gated_rms_norm
-from ninfer.ops.graph import Graph, KVShape, StateShape, Value
-from ninfer.ops.kv_append import kv_append
+from ninfer.ops.graph import Graph, StateShape, Value
 from ninfer.ops.l2_norm import l2_norm
 from ninfer.ops.linear import linear
-from ninfer.ops.paged_attention import paged_attention
 from ninfer.ops.rms_norm import rms_norm
 from ninfer.ops.rope import rope
 from ninfer.ops.rope_angles import rope_angles
 from ninfer.ops.select_rows import select_rows
 from ninfer.ops.sigmoid_mul import sigmoid_mul
-from ninfer.ops.silu_mul import silu_mul
 
-MAX_LAYERS = 1024
 MAX_CONV_TAPS = 64
 FULL, LINEAR = "full_attention", "linear_attention"
 YARN_FACTORS, YARN_BETAS, YARN_MAGNITUDES = (1, MAX_SIZE), (0.001, 1000), (0.01, 100)
@@ -112,12 +109,9 @@ class Qwen35Config:
         return len(self.layer_types)
 
     @property
-    def q_width(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        return self.num_kv_heads * self.head_dim
+    def heads(self) -> AttentionHeads:
+        """Of the full attention layers."""
+        return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def delta_k_width(self) -> int:
@@ -190,25 +184,22 @@ class Qwen35Config:
         return shapes
 
     def _layer_shapes(self, layer: str, mixer: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        hidden, intermediate = self.hidden_size, self.intermediate_size
         return {
-            f"{layer}.mix_norm": (hidden,),
+            f"{layer}.mix_norm": (self.hidden_size,),
             **{f"{layer}.{part}": shape for part, shape in mixer.items()},
-            f"{layer}.mlp_norm": (hidden,),
-            f"{layer}.gate": (intermediate, hidden),
-            f"{layer}.up": (intermediate, hidden),
-            f"{layer}.down": (hidden, intermediate),
+            **gated_mlp_shapes(layer, self.hidden_size, self.intermediate_size),
         }
 
     def _attention_shapes(self) -> dict[str, tuple[int, ...]]:
+        q_width, kv_width = self.heads.q_width, self.heads.kv_width
         return {
-            "q": (self.q_width, self.hidden_size),
-            "q_gate": (self.q_width, self.hidden_size),
-            "k": (self.kv_width, self.hidden_size),
-            "v": (self.kv_width, self.hidden_size),
+            "q": (q_width, self.hidden_size),
+            "q_gate": (q_width, self.hidden_size),
+            "k": (kv_width, self.hidden_size),
+            "v": (kv_width, self.hidden_size),
             "q_norm": (self.head_dim,),
             "k_norm": (self.head_dim,),
-            "o": (self.hidden_size, self.q_width),
+            "o": (self.hidden_size, q_width),
         }
 
     def _delta_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -235,7 +226,7 @@ class Qwen35Config:
             if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on
                 mixed, h = select_rows(g, mixed), select_rows(g, h)
             h = linear(g, mixed, [(f"{layer}.{'o' if kind == FULL else 'out'}", self.hidden_size)], residual=h)
-            h = self._mlp(g, layer, h)
+            h = gated_mlp(g, layer, h, self.intermediate_size, self.rms_norm_eps)
         last = rms_norm(g, h, "norm", self.rms_norm_eps)
         logits = linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)])
         g.mark_logits(logits.columns(0, self.num_decodable))
@@ -256,18 +247,15 @@ class Qwen35Config:
 
     def _attention(self, g: Graph, layer: str, x: Value, angles: Value) -> Value:
         """`[T, hidden]` to the gated heads side by side, `[T, q_width]`."""
-        ends = (self.q_width, 2 * self.q_width, 2 * self.q_width + self.kv_width)
-        weights = (("q", self.q_width), ("q_gate", self.q_width), ("k", self.kv_width), ("v", self.kv_width))
+        q_width, kv_width = self.heads.q_width, self.heads.kv_width
+        ends = (q_width, 2 * q_width, 2 * q_width + kv_width)
+        weights = (("q", q_width), ("q_gate", q_width), ("k", kv_width), ("v", kv_width))
         y = linear(g, x, [(f"{layer}.{part}", width) for part, width in weights])
         q = rms_norm(g, y.columns(0, ends[0]), f"{layer}.q_norm", self.rms_norm_eps, num_heads=self.num_heads)
         k = rms_norm(g, y.columns(ends[1], ends[2]), f"{layer}.k_norm", self.rms_norm_eps, num_heads=self.num_kv_heads)
         q = rope(g, q, angles, self.num_heads, self.head_dim)
         k = rope(g, k, angles, self.num_kv_heads, self.head_dim)
-        kv_layer = g.new_kv_layer(KVShape(self.num_kv_heads, self.head_dim))
-        kv_append(g, kv_layer, k, y.columns(ends[2], y.width))
-        attended = paged_attention(
-            g, kv_layer, q, self.num_heads, self.num_kv_heads, self.head_dim, self.head_dim**-0.5
-        )
+        attended = causal_attention(g, self.heads, q, k, y.columns(ends[2], y.width))
         return sigmoid_mul(g, attended, y.columns(ends[0], ends[1]))
 
     def _delta(self, g: Graph, layer: str, x: Value) -> Value:
@@ -293,9 +281,3 @@ class Qwen35Config:
             g, state_layer, q, k, u.columns(2 * k_width, channels), gates, self.delta_num_k_heads, v_heads
         )
         return gated_rms_norm(g, o, y.columns(channels, z_end), f"{layer}.out_norm", self.rms_norm_eps, v_heads)
-
-    def _mlp(self, g: Graph, layer: str, h: Value) -> Value:
-        """`[rows, hidden]` plus its gated MLP."""
-        m = rms_norm(g, h, f"{layer}.mlp_norm", self.rms_norm_eps)
-        gate_up = linear(g, m, [(f"{layer}.gate", self.intermediate_size), (f"{layer}.up", self.intermediate_size)])
-        return linear(g, silu_mul(g, gate_up), [(f"{layer}.down", self.hidden_size)], residual=h)

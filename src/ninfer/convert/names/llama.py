@@ -13,7 +13,8 @@ from ninfer.convert.names.orders import HalfSplit
 from ninfer.convert.names.rules import TensorRule
 from ninfer.convert.names.source_model import MAX_VOCAB, SourceModel
 from ninfer.errors import ConversionError
-from ninfer.models.llama import MAX_LAYERS, LlamaConfig
+from ninfer.models.config_fields import MAX_LAYERS
+from ninfer.models.llama import LlamaConfig
 
 ARCHITECTURE: Final = "llama"
 HF_CLASS: Final = "LlamaForCausalLM"

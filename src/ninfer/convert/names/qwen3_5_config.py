@@ -10,15 +10,8 @@ from typing import Any, Final
 
 from ninfer.convert.fields import Fields
 from ninfer.convert.names.source_model import MAX_VOCAB
-from ninfer.models.qwen3_5 import (
-    FULL,
-    LINEAR,
-    MAX_CONV_TAPS,
-    MAX_LAYERS,
-    YARN_BETAS,
-    YARN_FACTORS,
-    YARN_MAGNITUDES,
-)
+from ninfer.models.config_fields import MAX_LAYERS
+from ninfer.models.qwen3_5 import FULL, LINEAR, MAX_CONV_TAPS, YARN_BETAS, YARN_FACTORS, YARN_MAGNITUDES
 
 DEFAULT_ROTARY_PART: Final = 0.25
 """The rotated part of a head where a config.json does not say."""
