@@ -62,6 +62,21 @@ def test_inputs_and_logits_keep_their_slots() -> None:
     assert sum(slots.survives(node.output.buffer) for node in g.nodes if node.output) == 3  # last two norms, logits
 
 
+def test_features_keep_their_slots_and_are_marked_once() -> None:
+    g = Graph()
+    values = [g.new_input(48)]
+    for _ in range(6):
+        values.append(rms_norm(g, values[-1], "w", 1e-5))
+    g.mark_feature(1, values[2])
+    g.mark_feature("final", values[4])
+    slots = g.assign_slots()
+    assert [slots.survives(value.buffer) for value in values] == [True, False, True, False, True, True, True]
+    with pytest.raises(InvariantError, match="marked once"):
+        g.mark_feature(1, values[3])
+    with pytest.raises(InvariantError, match="all rows"):
+        g.mark_feature(2, select_rows(g, values[3]))
+
+
 def test_an_unwritten_value_is_refused() -> None:
     g = Graph()
     silu_mul(g, g.new_value(8, "T"))

@@ -25,7 +25,7 @@ from ninfer.formats import TensorScale
 from ninfer.formats.layouts import find_tensor_scale
 from ninfer.ops import SPECS
 from ninfer.ops.batch import ForwardBatch
-from ninfer.ops.graph import Graph, Value
+from ninfer.ops.graph import Feature, Graph, Value
 
 F32Array = npt.NDArray[np.float32]
 
@@ -58,6 +58,9 @@ class Matrix:
     data: npt.NDArray[np.uint8]
     source: FileRange | None = None
     """The same bytes in a file, for backends that read rather than map; None where there is no file."""
+    shared: bool = False
+    """`data` is where another executable of the backend holds this weight (`Executable.held_matrix`), or will hold it:
+    it is used in place and counted once."""
 
     @property
     def tensor_scale(self) -> TensorScale | None:
@@ -101,6 +104,17 @@ class Executable(Protocol):
 
         The batch must be valid for this executable (`models.batch.check_batch`).
         """
+        ...
+
+    def feature(self, feature: Feature) -> F32Array:
+        """What a marked feature was in the last step, float32 `[T, W]`: a view, valid until the next step.
+
+        InvariantError for a feature that the graph does not mark, or before the first step.
+        """
+        ...
+
+    def held_matrix(self, name: str) -> Matrix:
+        """A weight of the graph as it is held, for an executable that runs beside this one and closes before it."""
         ...
 
     def set_input(self, value: Value, array: F32Array) -> None:

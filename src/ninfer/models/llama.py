@@ -11,7 +11,7 @@ float32 here; that code casts the normalised row to the checkpoint's type before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from ninfer.models.blocks import AttentionHeads, causal_attention, gated_mlp, ga
 from ninfer.models.config_fields import MAX_LAYERS, ConfigFields
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies
-from ninfer.ops.graph import Graph, Value
+from ninfer.ops.graph import Feature, Graph, Value
 from ninfer.ops.linear import linear
 from ninfer.ops.rms_norm import rms_norm
 from ninfer.ops.rope import rope
@@ -96,17 +96,25 @@ class LlamaConfig:
             shapes["head"] = (self.vocab_size, hidden)
         return shapes
 
-    def record(self, g: Graph) -> None:
-        """Record the whole forward; the graph's logits are `[R, V]`."""
+    def record(self, g: Graph, features: Collection[Feature] = ()) -> None:
+        """Record the whole forward with the wanted features; the graph's logits are `[R, V]`."""
+        every_row = "final" in features or self.num_layers - 1 in features
         h = embedding(g, "embed", self.hidden_size)
         angles = rope_angles(g, rope_frequencies(self.head_dim, self.rope_theta))
         for i in range(self.num_layers):
             attended = self._attention(g, f"layers.{i}", h, angles)
-            if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on
+            # Nothing after this point mixes rows, so only rows with logits go on.
+            if i == self.num_layers - 1 and not every_row:
                 attended, h = select_rows(g, attended), select_rows(g, h)
             h = linear(g, attended, [(f"layers.{i}.o", self.hidden_size)], residual=h)
             h = gated_mlp(g, f"layers.{i}", h, self.intermediate_size, self.rms_norm_eps)
+            if i in features:
+                g.mark_feature(i, h)
         last = rms_norm(g, h, "norm", self.rms_norm_eps)
+        if "final" in features:
+            g.mark_feature("final", last)
+        if every_row:
+            last = select_rows(g, last)
         g.mark_logits(linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)]))
 
     def _attention(self, g: Graph, layer: str, h: Value, angles: Value) -> Value:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from ninfer.artifact import Artifact
-from ninfer.backends.base import CompileGraph, Executable, PlanMemory
+from ninfer.backends.base import CompileGraph, Executable, Matrix, PlanMemory
 from ninfer.backends.options import RuntimeOptions
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, check_batch
 from ninfer.models.registry import ModelConfig, read_config
 from ninfer.models.weights import ArtifactWeights, check_tensors
-from ninfer.ops.graph import Graph
+from ninfer.ops.graph import Feature, Graph
 
 
 class Model:
@@ -51,6 +51,17 @@ class Model:
         check_batch(batch, self._limits)
         return self._live().forward(batch)
 
+    def feature(self, feature: Feature) -> npt.NDArray[np.float32]:
+        """A feature of all rows of the last step, float32 `[T, hidden_size]`; a view, valid until the next step.
+
+        InvariantError for a feature that the model was not loaded with.
+        """
+        return self._live().feature(feature)
+
+    def held_matrix(self, name: str) -> Matrix:
+        """A weight where it is held, for a draft model that shares it and closes before this one."""
+        return self._live().held_matrix(name)
+
     @property
     def last_forward_ns(self) -> int:
         """Nanoseconds the last step spent in kernels; the rest of `forward` and of an engine's step is overhead."""
@@ -68,30 +79,34 @@ class Model:
         return self._executable
 
 
-def load_model(artifact: Artifact, options: RuntimeOptions) -> Model:
-    """Load the model of an artifact as `options` say. The artifact must stay open as long as the model.
+def load_model(artifact: Artifact, options: RuntimeOptions, features: Collection[Feature] = ()) -> Model:
+    """Load the model of an artifact as `options` say, with `features` to be read after every step.
 
-    ArtifactError for a configuration or tensors that are wrong (it names them), UnsupportedError for what the family or
-    the backend does not implement, BackendError if memory runs out.
+    The artifact must stay open as long as the model. ArtifactError for a configuration or tensors that are wrong (it
+    names them), UnsupportedError for what the family or the backend does not implement, BackendError if memory runs
+    out, InvariantError for features of layers that the model does not have.
     """
-    config, graph = _record(artifact)
+    config, graph = _record(artifact, features)
     compile_graph, _ = _backend(options)
     executable = compile_graph(graph, ArtifactWeights(artifact), options)
     return Model(config, executable, options, recurrent=bool(graph.state_layers))
 
 
-def plan_memory(artifact: Artifact, options: RuntimeOptions) -> dict[str, int]:
+def plan_memory(artifact: Artifact, options: RuntimeOptions, features: Collection[Feature] = ()) -> dict[str, int]:
     """The exact bytes that `load_model` will hold, by the names in `backends.base.MEMORY_PARTS`; allocates nothing."""
-    _, graph = _record(artifact)
+    _, graph = _record(artifact, features)
     _, plan = _backend(options)
     return plan(graph, ArtifactWeights(artifact), options)
 
 
-def _record(artifact: Artifact) -> tuple[ModelConfig, Graph]:
+def _record(artifact: Artifact, features: Collection[Feature]) -> tuple[ModelConfig, Graph]:
     config = read_config(artifact.architecture, artifact.config, file=artifact.path)
     check_tensors(artifact, config)
     graph = Graph()
-    config.record(graph)
+    config.record(graph, features)
+    missing = [feature for feature in features if feature not in graph.features]
+    if missing:
+        raise InvariantError(f"feature {missing[0]} of a model that has layers 0 to {config.num_layers - 1}")
     return config, graph
 
 

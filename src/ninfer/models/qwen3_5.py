@@ -17,7 +17,7 @@ are float32 here; that code casts normalised rows, convolved rows and the output
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,7 +29,7 @@ from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies, yarn_frequencies
 from ninfer.ops.gated_delta_rule import gated_delta_rule
 from ninfer.ops.gated_rms_norm import gated_rms_norm
-from ninfer.ops.graph import Graph, StateShape, Value
+from ninfer.ops.graph import Feature, Graph, StateShape, Value
 from ninfer.ops.l2_norm import l2_norm
 from ninfer.ops.linear import linear
 from ninfer.ops.rms_norm import rms_norm
@@ -215,19 +215,27 @@ class Qwen35Config:
             "out": (self.hidden_size, self.delta_v_width),
         }
 
-    def record(self, g: Graph) -> None:
-        """Record the whole forward; the graph's logits are `[R, num_decodable]`."""
+    def record(self, g: Graph, features: Collection[Feature] = ()) -> None:
+        """Record the whole forward with the wanted features; the graph's logits are `[R, num_decodable]`."""
+        every_row = "final" in features or self.num_layers - 1 in features
         h = embedding(g, "embed", self.hidden_size)
         angles = rope_angles(g, *self._frequencies())
         for i, kind in enumerate(self.layer_types):
             layer = f"layers.{i}"
             x = rms_norm(g, h, f"{layer}.mix_norm", self.rms_norm_eps)
             mixed = self._attention(g, layer, x, angles) if kind == FULL else self._delta(g, layer, x)
-            if i == self.num_layers - 1:  # nothing after this point mixes rows, so only rows with logits go on
+            # Nothing after this point mixes rows, so only rows with logits go on.
+            if i == self.num_layers - 1 and not every_row:
                 mixed, h = select_rows(g, mixed), select_rows(g, h)
             h = linear(g, mixed, [(f"{layer}.{'o' if kind == FULL else 'out'}", self.hidden_size)], residual=h)
             h = gated_mlp(g, layer, h, self.intermediate_size, self.rms_norm_eps)
+            if i in features:
+                g.mark_feature(i, h)
         last = rms_norm(g, h, "norm", self.rms_norm_eps)
+        if "final" in features:
+            g.mark_feature("final", last)
+        if every_row:
+            last = select_rows(g, last)
         logits = linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)])
         g.mark_logits(logits.columns(0, self.num_decodable))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from ninfer.errors import UnsupportedError
 from ninfer.models.llama import LlamaConfig
 from ninfer.models.qwen3_5 import Qwen35Config
-from ninfer.ops.graph import Graph
+from ninfer.ops.graph import Feature, Graph
 
 
 class ModelConfig(Protocol):
@@ -16,6 +16,10 @@ class ModelConfig(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
     @property
     def max_position(self) -> int: ...
     @property
@@ -25,8 +29,9 @@ class ModelConfig(Protocol):
         """Every weight by name: matrices `[N, K]` and float32 vectors `[W]`."""
         ...
 
-    def record(self, g: Graph) -> None:
-        """Record the whole forward into an empty graph and mark its logits."""
+    def record(self, g: Graph, features: Collection[Feature] = ()) -> None:
+        """Record the whole forward into an empty graph and mark its logits and the wanted features, each
+        `[T, hidden_size]`. Logits do not depend on features."""
         ...
 
 

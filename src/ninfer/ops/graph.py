@@ -16,6 +16,10 @@ from ninfer.errors import InvariantError
 RowSpace = Literal["T", "R"]
 Param = float | int | tuple[float, ...]
 
+Feature = int | Literal["final"]
+"""What a draft model may read of its target: the residual stream after layer i, counted from 0, or `final`, the rows
+after the last norm, which the head reads."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -105,6 +109,7 @@ class Graph:
         self.kv_layers: list[KVShape] = []
         self.state_layers: list[StateShape] = []
         self.logits: Value | None = None
+        self.features: dict[Feature, Value] = {}
 
     def new_value(self, width: int, rows: RowSpace) -> Value:
         """A fresh buffer `[rows, width]`; written by exactly one node."""
@@ -154,12 +159,18 @@ class Graph:
             raise InvariantError("logits are computed for selected rows only; use select_rows first")
         self.logits = value
 
+    def mark_feature(self, feature: Feature, value: Value) -> None:
+        """Name a value `[T, W]` that stays to be read when a step is over."""
+        if value.rows != "T" or feature in self.features:
+            raise InvariantError(f"feature {feature} as {value}; a feature has all rows of a step and is marked once")
+        self.features[feature] = value
+
     def assign_slots(self) -> BufferSlots:
         """Let buffers whose lives do not overlap share memory.
 
         A slot is free again after the last node that reads or writes its buffer. Slots serve one row space and one
         width, so that a buffer's row stride never changes; first fit in node order makes the result deterministic.
-        Inputs and the logits keep a slot of their own to the end of the step.
+        Inputs, features and the logits keep a slot of their own to the end of the step.
         """
         last_use = self._last_uses()
         slot_of: dict[int, int] = {}
@@ -192,7 +203,8 @@ class Graph:
     def _last_uses(self) -> dict[int, int]:
         """For every buffer the index of the last node that needs it; the number of nodes if it outlives them all."""
         last_use = {buffer: index for index, node in enumerate(self.nodes) for buffer in node.buffers()}
-        kept = [*self.inputs, *([] if self.logits is None else [self.logits.buffer])]
+        results = [*self.features.values(), *([] if self.logits is None else [self.logits])]
+        kept = [*self.inputs, *(value.buffer for value in results)]
         return last_use | dict.fromkeys(kept, len(self.nodes))
 
 

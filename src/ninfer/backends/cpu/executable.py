@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from ninfer.backends.cpu.weights_memory import WeightStore, choose_weights_memor
 from ninfer.backends.options import Numerics, RuntimeOptions
 from ninfer.errors import BackendError, InvariantError, UnsupportedError
 from ninfer.ops.batch import ForwardBatch, StateAccess
-from ninfer.ops.graph import BufferSlots, Graph, Node, Value
+from ninfer.ops.graph import BufferSlots, Feature, Graph, Node, Value
 
 WEIGHT_FORMATS: Mapping[str, int] = {
     name: number
@@ -69,6 +70,7 @@ class _Recorder:
         self._store = store
         self._matrix_ids: dict[str, int] = {}
         self._vector_ids: dict[str, int] = {}
+        self.held: dict[str, Matrix] = {}
         self.weight_bytes = 0
         check_state_options(graph, options)
         if options.numerics not in NUMERICS:
@@ -125,10 +127,11 @@ class _Recorder:
                 raise UnsupportedError(
                     f"weight {name} has format {matrix.format!r}; the CPU backend has {', '.join(WEIGHT_FORMATS)}"
                 )
-            data = matrix.data if self._store is None else self._store.hold(matrix)
+            data = matrix.data if self._store is None or matrix.shared else self._store.hold(matrix)
             n, k = matrix.shape
             self._matrix_ids[name] = self.program.add_weight(data, WEIGHT_FORMATS[matrix.format], n, k)
-            self.weight_bytes += matrix.data.size
+            self.held[name] = replace(matrix, data=data, source=None, shared=True)
+            self.weight_bytes += 0 if matrix.shared else matrix.data.size
         return self._matrix_ids[name]
 
     def vector(self, name: str) -> int:
@@ -236,7 +239,8 @@ class NativeExecutable:
     """A graph bound to this CPU (`backends.base.Executable`)."""
 
     def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
-        matrix_bytes = sum(weights.matrix(name).data.size for name in weight_names(graph)[0])
+        matrices = [weights.matrix(name) for name in weight_names(graph)[0]]
+        matrix_bytes = sum(matrix.data.size for matrix in matrices if not matrix.shared)
         weights_memory = choose_weights_memory(options.weights_memory, matrix_bytes)
         try:
             store = WeightStore(matrix_bytes) if weights_memory == "huge" else None
@@ -255,8 +259,8 @@ class NativeExecutable:
         self.isa: str = self._program.isa
         self._logits: npt.NDArray[np.float32] | None = None
         if graph.logits is not None:
-            slot, offset, width = recorder.view(graph.logits)
-            self._logits = self._program.slot_array(slot)[:, offset : offset + width]
+            self._logits = self._array(recorder, graph.logits)
+        self._features = {feature: self._array(recorder, value) for feature, value in graph.features.items()}
         self._last_rows: dict[str, int] | None = None
 
     def forward(self, batch: ForwardBatch) -> F32Array:
@@ -290,6 +294,16 @@ class NativeExecutable:
         read = -1 if access.read is None else access.read
         journal = -1 if access.journal is None else access.journal
         return read, *(access.replay or (-1, 0)), journal, len(access.saves)
+
+    def feature(self, feature: Feature) -> F32Array:
+        """A view of a marked feature's rows of the last step."""
+        if self._last_rows is None or feature not in self._features:
+            raise InvariantError(f"feature {feature} of a graph that marks {list(self._features)}, after a step")
+        return self._features[feature][: self._last_rows["T"]]
+
+    def held_matrix(self, name: str) -> Matrix:
+        """A weight where this executable reads it."""
+        return self._live().held[name]
 
     def set_input(self, value: Value, array: F32Array) -> None:
         """Fill a value made by `Graph.new_input`, float32 `[rows of the next step, width]`."""
@@ -327,9 +341,14 @@ class NativeExecutable:
 
     def close(self) -> None:
         """Release threads, buffers, weights and KV pages."""
-        self._logits = None
+        self._logits, self._features = None, {}
         self._recorder = None
         del self._program
+
+    def _array(self, recorder: _Recorder, value: Value) -> F32Array:
+        """All rows that a value can have."""
+        slot, offset, width = recorder.view(value)
+        return np.asarray(self._program.slot_array(slot))[:, offset : offset + width]
 
     def _live(self) -> _Recorder:
         if self._recorder is None:

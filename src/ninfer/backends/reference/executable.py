@@ -1,13 +1,15 @@
 """A graph run node by node in float64: the plain reference that every faster path is judged by.
 
 Values are rounded to float32 where the contract says so, at the end of every node; KV pages hold the real codes.
-Weights are decoded once to float64, so it needs 8 bytes per parameter. `threads` and `weights_memory` mean nothing
-here: NumPy decides about threads, and there is no second way to hold weights. It does not promise the determinism law.
+Weights are decoded once to float64, shared ones too, so it needs 8 bytes per parameter. `threads` and `weights_memory`
+mean nothing here: NumPy decides about threads, and there is no second way to hold weights. It does not promise the
+determinism law.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
@@ -32,7 +34,7 @@ from ninfer.backends.reference.state import RecurrentState
 from ninfer.errors import InvariantError, UnsupportedError
 from ninfer.formats.layouts import from_n16
 from ninfer.ops.batch import ForwardBatch
-from ninfer.ops.graph import Graph, Value
+from ninfer.ops.graph import Feature, Graph, Value
 
 F64Array = npt.NDArray[np.float64]
 
@@ -62,9 +64,9 @@ class ReferenceExecutable:
         self._graph = graph
         self._options = options
         matrices, vectors = weight_names(graph)
-        stored = {name: weights.matrix(name) for name in matrices}
-        self._codecs = {name: input_codec(matrix, options.numerics) for name, matrix in stored.items()}
-        self._matrices = {name: _decode(matrix) for name, matrix in stored.items()}
+        self._stored = {name: weights.matrix(name) for name in matrices}
+        self._codecs = {name: input_codec(matrix, options.numerics) for name, matrix in self._stored.items()}
+        self._matrices = {name: _decode(matrix) for name, matrix in self._stored.items()}
         self._vectors = {name: weights.vector(name).astype(np.float64) for name in vectors}
         self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
         self._windows, self._recurrent = _state_layers(graph, options)
@@ -102,6 +104,16 @@ class ReferenceExecutable:
             return np.empty((num_rows["R"], 0), np.float32)
         return self._rows(self._graph.logits, num_rows)
 
+    def feature(self, feature: Feature) -> F32Array:
+        """A view of a marked feature's rows of the last step."""
+        if self._num_rows is None or feature not in self._graph.features:
+            raise InvariantError(f"feature {feature} of a graph that marks {list(self._graph.features)}, after a step")
+        return self._rows(self._graph.features[feature], self._num_rows)
+
+    def held_matrix(self, name: str) -> Matrix:
+        """A weight as it is stored; what it is decoded to is not shared."""
+        return replace(self._stored[name], shared=True)
+
     def set_input(self, value: Value, array: F32Array) -> None:
         """Fill an input value, float32 `[rows of the next step, width]`; it stays until replaced."""
         if value.buffer not in self._graph.inputs:
@@ -121,7 +133,7 @@ class ReferenceExecutable:
 
     def close(self) -> None:
         """Drop weights, pages, state and buffers."""
-        self._matrices, self._vectors, self._kv, self._buffers = {}, {}, [], []
+        self._stored, self._matrices, self._vectors, self._kv, self._buffers = {}, {}, {}, [], []
         self._windows, self._recurrent = [], []
         self._num_rows = None
 
