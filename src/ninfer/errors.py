@@ -53,6 +53,13 @@ class ArtifactError(NInferError):
         self.field = field
 
 
+class RecordError(NInferError):
+    """A run record, or a log to make one from, is at fault: damaged, of another version, not what it claims to be."""
+
+    def __init__(self, message: str, *, file: object = None) -> None:
+        super().__init__(message if file is None else f"{file}: {message}")
+
+
 class ConversionError(NInferError):
     """A source cannot be converted: a tensor without a rule, a type we do not import."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from ninfer.bench import engine, peers
 from ninfer.bench.machine import Machine
-from ninfer.bench.records import Run
+from ninfer.bench.measurements import Run
 from ninfer.cli import main
 from ninfer.cli.exit_codes import ExitCode
 

@@ -15,7 +15,7 @@ from make.tiny_llama import CONFIGS, random_weights, write_artifact
 from ninfer.artifact import Artifact
 from ninfer.bench import engine, page_cache, rendering
 from ninfer.bench.machine import Machine
-from ninfer.bench.records import Measurement, Run, Work
+from ninfer.bench.measurements import Measurement, Run, Work
 from ninfer.bench.workers.own import weight_bytes_per_step
 from ninfer.bench.workload import ID_RANGE, Decode, Prefill, Rows
 from ninfer.errors import BackendError, ConfigError

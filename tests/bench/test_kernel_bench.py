@@ -12,7 +12,7 @@ from ninfer import formats
 from ninfer.backends.cpu import available_isas
 from ninfer.bench import ceilings, op_cases, ops, rendering
 from ninfer.bench.machine import Machine
-from ninfer.bench.records import Measurement, Run, Work
+from ninfer.bench.measurements import Measurement, Run, Work
 from ninfer.errors import ConfigError, UnsupportedError
 from ninfer.ops import SPECS
 

@@ -1,4 +1,4 @@
-"""Owns: measuring tools: ceilings, ops, engine, peers.
+"""Owns: measuring tools: ceilings, ops, engine, peers; records of runs and what may be concluded from them.
 Does not own: metrics definitions.
-Read first: records.py.
+Read first: measurements.py for tools that time steps, records/schema.py for runs of requests.
 """

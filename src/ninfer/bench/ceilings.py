@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ninfer.backends.cpu.ceilings import MemoryRead, NativeCeilings, PeakLoop
 from ninfer.bench.machine import describe_machine, package_versions
-from ninfer.bench.records import Measurement, Run, Scalar, Unsupported, Work, split_warmups
+from ninfer.bench.measurements import Measurement, Run, Scalar, Unsupported, Work, split_warmups
 from ninfer.errors import ConfigError
 
 MIB = 1 << 20

@@ -21,8 +21,8 @@ from ninfer.artifact import Artifact
 from ninfer.backends.cpu.ceilings import NativeCeilings
 from ninfer.bench import ceilings, page_cache
 from ninfer.bench.machine import describe_machine, package_versions
-from ninfer.bench.records import Measurement, Run, Scalar
-from ninfer.bench.records import Work as Amount
+from ninfer.bench.measurements import Measurement, Run, Scalar
+from ninfer.bench.measurements import Work as Amount
 from ninfer.bench.statistics import quantile
 from ninfer.bench.workers.protocol import Worker
 from ninfer.bench.workload import DEFAULT_WORK, Decode, Work, contexts, token_ids

@@ -21,8 +21,8 @@ from ninfer.backends.cpu.executable import NativeExecutable, compile_graph
 from ninfer.backends.options import KVFormat, Numerics, RuntimeOptions
 from ninfer.bench import ceilings
 from ninfer.bench.machine import describe_machine, package_versions
+from ninfer.bench.measurements import Measurement, Run, Scalar, Work, split_warmups
 from ninfer.bench.op_cases import OpCase, cases
-from ninfer.bench.records import Measurement, Run, Scalar, Work, split_warmups
 from ninfer.errors import ConfigError
 from ninfer.formats.layouts import to_n16
 from ninfer.ops.batch import PAGE_TOKENS, ForwardBatch, SequenceRows, StateAccess

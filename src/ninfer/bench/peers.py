@@ -16,8 +16,8 @@ from typing import Any
 
 from ninfer.bench.engine import DEFAULT_SETTINGS, OWN_WORKER
 from ninfer.bench.machine import describe_machine, package_versions
-from ninfer.bench.records import Measurement, Repeats, Run, Scalar, Unsupported
-from ninfer.bench.records import Work as Amount
+from ninfer.bench.measurements import Measurement, Repeats, Run, Scalar, Unsupported
+from ninfer.bench.measurements import Work as Amount
 from ninfer.bench.statistics import Ratio, paired_ratio, quantile
 from ninfer.bench.workers.protocol import Worker
 from ninfer.bench.workload import DEFAULT_WORK, Work, contexts, trial

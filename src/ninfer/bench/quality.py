@@ -20,8 +20,8 @@ import numpy.typing as npt
 from ninfer.artifact import Artifact
 from ninfer.backends.options import KVFormat, Numerics, RuntimeOptions
 from ninfer.bench.machine import describe_machine, package_versions
+from ninfer.bench.measurements import Measurement, Run, Scalar
 from ninfer.bench.quality_text import BUILTIN_VERSION, Text, Window, cut_windows, shared_tokenizer
-from ninfer.bench.records import Measurement, Run, Scalar
 from ninfer.bench.statistics import DEFAULT_CONFIDENCE, DEFAULT_RESAMPLES, Estimate, bootstrap_mean
 from ninfer.engine import EngineConfig, EnginePlan, Hardware, detect_hardware, plan_engine
 from ninfer.errors import BackendError, CapacityError, ConfigError, InvariantError

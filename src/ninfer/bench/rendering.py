@@ -9,9 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from ninfer.bench import ceilings, engine, ops, peers
+from ninfer.bench.measurements import Measurement, Run, Scalar
 from ninfer.bench.peers import PeersResult
 from ninfer.bench.quality import QualityResult, bucket_name
-from ninfer.bench.records import Measurement, Run, Scalar
 from ninfer.bench.statistics import Estimate, Summary, summarize
 from ninfer.metrics.quality import perplexity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ninfer.bench.records import Repeats, split_warmups
+from ninfer.bench.measurements import Repeats, split_warmups
 from ninfer.bench.workers.protocol import Worker
 
 # Ids every vocabulary in question has, away from control tokens at its start and end; the stride avoids repeats.

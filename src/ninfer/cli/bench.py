@@ -12,10 +12,11 @@ TOOLS: dict[str, str] = {
     "engine": "ninfer.cli.bench_engine",
     "quality": "ninfer.cli.bench_quality",
     "peers": "ninfer.cli.bench_peers",
+    "verify": "ninfer.cli.bench_verify",
 }
-"""Tool -> the module whose `command` implements it, from the machine outwards."""
+"""Tool -> the module whose `command` implements it: what measures, from the machine outwards; what reads records."""
 
 
 @click.group("bench", cls=LazyGroup, modules=TOOLS, no_args_is_help=True)
 def command() -> None:
-    """Measure this machine, our kernels, the engine, the quality of models, and the engine's peers."""
+    """Measure machine, kernels, engine, quality of models and the engine's peers; judge records of runs."""

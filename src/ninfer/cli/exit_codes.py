@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     RUNTIME = 1, "the machine failed at run time: out of memory, an unreadable disk, non-finite logits"
     USAGE = 2, "a wrong option, value, request or combination of settings"
     DOES_NOT_FIT = 3, "the settings ask for more memory than there is; the message names the largest value that fits"
-    BAD_FILE = 4, "a model or source file is missing, damaged or cannot be represented"
+    BAD_FILE = 4, "a model, source or record file is missing, damaged or cannot be represented"
     UNSUPPORTED = 5, "valid, but not implemented here; the message names what"
     BUG = 70, "an error inside ninfer; NINFER_DEBUG=1 shows the traceback"
     INTERRUPTED = 130, "stopped by Ctrl-C"
@@ -35,6 +35,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.ConfigError, ExitCode.USAGE),
     (errors.RequestError, ExitCode.USAGE),
     (errors.ArtifactError, ExitCode.BAD_FILE),
+    (errors.RecordError, ExitCode.BAD_FILE),
     (errors.ConversionError, ExitCode.BAD_FILE),
     (errors.FormatError, ExitCode.BAD_FILE),
     (errors.UnsupportedError, ExitCode.UNSUPPORTED),

@@ -1,4 +1,4 @@
-"""Owns: clocks, request timelines and every derived number, each defined once.
+"""Owns: clocks, request timelines, every derived number, each defined once, and the files of lines they are kept in.
 Does not own: who measures or prints.
 Read first: timeline.py.
 """

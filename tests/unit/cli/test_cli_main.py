@@ -15,6 +15,7 @@ ENDINGS = [
     (errors.ConfigError("contradicting settings"), ExitCode.USAGE),
     (errors.RequestError("bad value"), ExitCode.USAGE),
     (errors.ArtifactError("truncated", file="m.ninfer", field="header"), ExitCode.BAD_FILE),
+    (errors.RecordError("damaged", file="run.json"), ExitCode.BAD_FILE),
     (errors.ConversionError("no rule"), ExitCode.BAD_FILE),
     (errors.FormatError("NaN"), ExitCode.BAD_FILE),
     (errors.UnsupportedError("rope scaling"), ExitCode.UNSUPPORTED),

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from ninfer.bench.machine import Machine
-from ninfer.bench.records import Measurement, Run, Unsupported, Work, repeat, split_warmups
+from ninfer.bench.measurements import Measurement, Run, Unsupported, Work, repeat, split_warmups
 
 MACHINE = Machine("Chip 9", "x86_64", 2, 3 << 30, "6.1", "madvise", ("avx2",), ("L1 Data 48K",))
 
