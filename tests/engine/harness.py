@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ninfer.decoding import TokenHistory, sample
 from ninfer.engine import Delta, Engine, EnginePlan, Failed, Finished, GenerationEvent, GenerationRequest
-from ninfer.engine.testing import FormulaModel, RecurrentFormulaModel, formula_logits
-from ninfer.metrics import FinishReason
+from ninfer.engine.testing import (
+    FormulaModel,
+    NextIds,
+    RecurrentFormulaModel,
+    ScriptedProposer,
+    fixed_drafts,
+    formula_logits,
+    known_drafts,
+    random_drafts,
+)
+from ninfer.metrics import NO_ROUNDS, FinishReason, SpeculationCounts
 
 
 @dataclass
@@ -34,6 +43,7 @@ class Outcome:
             self.ending = event
             if isinstance(event, Finished):
                 assert event.usage.completion == len(self.ids)
+            check_rounds(event, self.deltas)
 
     @property
     def finished(self) -> Finished:
@@ -44,6 +54,27 @@ class Outcome:
     def failed(self) -> Failed:
         assert isinstance(self.ending, Failed), self.ending
         return self.ending
+
+
+def check_rounds(end: Finished | Failed, deltas: list[Delta]) -> None:
+    """The identities of spec/speculative.md section 4, which hold for every request however it ended."""
+    counts, seconds = end.rounds.counts, end.rounds.seconds
+    if isinstance(end, Failed) and end.rounds is NO_ROUNDS:
+        return  # the engine is gone, and its service ends what it left open
+    if end.usage.completion:
+        assert end.usage.completion == 1 + counts.rounds + counts.accepted
+    else:
+        assert counts == SpeculationCounts(0, 0, 0)
+    assert sum(counts.windows) == counts.rounds
+    assert sum(k * n for k, n in enumerate(counts.windows)) == counts.drafted
+    assert 0 <= counts.accepted <= counts.drafted
+    if isinstance(end, Finished):
+        with_ids = [delta for delta in deltas if delta.ids]
+        assert len(with_ids) == counts.rounds + (1 if with_ids else 0), "one delta per round, and one before them"
+        assert sum(len(delta.ids) - 1 for delta in with_ids) == counts.accepted
+    assert min(seconds.draft, seconds.verify, seconds.sample, seconds.rollback) >= 0
+    if end.timings.decode and isinstance(end, Finished):
+        assert seconds.total > 0
 
 
 def collect(events: Iterable[GenerationEvent]) -> dict[int, Outcome]:
@@ -64,8 +95,29 @@ def formula_model(plan: EnginePlan) -> FormulaModel:
     return FormulaModel(plan) if plan.state is None else RecurrentFormulaModel(plan)
 
 
-def formula_engine(plan: EnginePlan) -> Engine:
-    return Engine(plan, formula_model(plan))
+def formula_engine(plan: EnginePlan, drafts: NextIds | None = None) -> Engine:
+    """An engine whose drafts, if it has any, come as `drafts` says, as long as the plan lets them be."""
+    proposer = None if drafts is None else ScriptedProposer(drafts, plan.verify_rows - 1)
+    return Engine(plan, formula_model(plan), proposer=proposer)
+
+
+def draft_kinds(plan: EnginePlan, requests: Iterable[GenerationRequest]) -> dict[str, NextIds]:
+    """Drafts of every quality for requests on a `FormulaModel`."""
+    texts = [[*request.prompt_ids, *expected(request, plan)[0]] for request in requests]
+
+    def known(right: Callable[[int], bool]) -> NextIds:
+        return known_drafts(texts, right, plan.vocab_size)
+
+    return {
+        "fixed": fixed_drafts([3] * plan.verify_rows),
+        "random": random_drafts(plan.vocab_size, seed=1),
+        "right": known(lambda position: True),
+        "wrong": known(lambda position: False),
+        "half right": known(lambda position: position * 2654435761 >> 7 & 1 == 0),
+    }
+
+
+DRAFT_KINDS = ("fixed", "random", "right", "wrong", "half right")
 
 
 def assert_all_memory_is_free(engine: Engine) -> None:

@@ -1,13 +1,14 @@
-"""The determinism law of the engine: whatever runs beside a request, its ids are those it has alone."""
+"""The determinism law of the engine: whatever runs beside a request, and whatever is drafted for it, its ids are those
+it has alone and without drafts."""
 
 from __future__ import annotations
 
 import pytest
-from harness import Outcome, assert_all_memory_is_free, expected, formula_engine, run
+from harness import DRAFT_KINDS, Outcome, assert_all_memory_is_free, draft_kinds, expected, formula_engine, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ninfer.cache import pages_for
+from ninfer.cache import StateLayout, pages_for
 from ninfer.decoding import SamplingParams
 from ninfer.engine import EnginePlan, GenerationRequest, StopRules
 from ninfer.engine.plan import StatePlan
@@ -39,30 +40,33 @@ REQUESTS = st.builds(
 )
 ARRIVALS = st.lists(st.tuples(st.integers(0, 12), REQUESTS, st.one_of(st.none(), st.integers(0, 40))), max_size=7)
 PLANS = st.builds(
-    lambda chunk, lanes, spare, state: make_plan(
+    lambda chunk, lanes, spare, rollback, window: make_plan(
         vocab_size=VOCAB,
         max_context=CONTEXT,
         prefill_chunk=chunk,
         max_concurrency=lanes,
         num_pages=pages_for(CONTEXT) + spare,
         end_token_ids=(0,),
-        state=state,
+        state=None if rollback is None else StatePlan(StateLayout(rollback, 1 + window)),
+        verify_rows=1 + window,
     ),
     chunk=st.sampled_from([1, 2, 7, 64, 65, 140]),
     lanes=st.integers(1, 5),
     spare=st.integers(0, 8),
-    state=st.sampled_from([None, StatePlan()]),
+    rollback=st.sampled_from([None, "slots", "replay"]),
+    window=st.sampled_from([0, 0, 1, 2, 3, 5, 8]),
 )
 
 
-@settings(max_examples=100, deadline=None)
-@given(plan=PLANS, arrivals=ARRIVALS)
+@settings(max_examples=150, deadline=None)
+@given(plan=PLANS, arrivals=ARRIVALS, kind=st.sampled_from(DRAFT_KINDS))
 def test_any_interleaving_gives_what_each_request_gives_alone(
-    plan: EnginePlan, arrivals: list[tuple[int, GenerationRequest, int | None]]
+    plan: EnginePlan, arrivals: list[tuple[int, GenerationRequest, int | None]], kind: str
 ) -> None:
     """Requests come and are cancelled at given steps, in pools of one context and more; a `FormulaModel` watches, with
-    and without recurrent state."""
-    engine = formula_engine(plan)
+    and without recurrent state, and a `ScriptedProposer` where the plan has room for drafts."""
+    drafts = draft_kinds(plan, [request for _, request, _ in arrivals])[kind]
+    engine = formula_engine(plan, drafts if plan.verify_rows > 1 else None)
     outcomes: dict[int, Outcome] = {}
     requests: dict[int, GenerationRequest] = {}
     cancels: dict[int, list[int]] = {}

@@ -62,15 +62,18 @@ class SequenceState:
         """
         if self._released or self._reserved or count < 1:
             raise InvariantError(f"reserve({count}) on a {self._words()} sequence")
-        needed = self._committed + count
-        if needed > self.max_tokens:
-            raise InvariantError(f"{needed} tokens reserved in a sequence of at most {self.max_tokens}")
+        self._grow(self._committed + count)
         if self._recurrent is not None:
             self._recurrent.reserve(self._committed, count, partial=partial, snapshots=snapshots)
-        while self._num_pages * PAGE_TOKENS < needed:
-            self._table[self._num_pages] = self._allocator.take()
-            self._num_pages += 1
         self._reserved = count
+
+    def make_room(self, count: int) -> None:
+        """Take the pages of `count` tokens behind the committed length, for a step that is not reserved yet.
+
+        What drafts for that step writes there; the end of the step gives back what it does not need.
+        """
+        self._check_between_steps("make_room")
+        self._grow(self._committed + count)
 
     def commit(self, accepted: int) -> tuple[Snapshot, ...]:
         """Keep the first `accepted` reserved tokens and end the step; pages beyond them are given back.
@@ -82,8 +85,7 @@ class SequenceState:
             raise InvariantError(f"commit({accepted}) on a {self._words()} sequence")
         snapshots = () if self._recurrent is None else self._recurrent.commit(accepted)
         self._committed += accepted
-        if accepted < self._reserved:
-            self._shrink(pages_for(self._committed))
+        self._shrink(pages_for(self._committed))
         self._reserved = 0
         return snapshots
 
@@ -127,6 +129,13 @@ class SequenceState:
             self._recurrent.release()
         self._committed = self._reserved = 0
         self._released = True
+
+    def _grow(self, num_tokens: int) -> None:
+        if num_tokens > self.max_tokens:
+            raise InvariantError(f"{num_tokens} tokens reserved in a sequence of at most {self.max_tokens}")
+        while self._num_pages * PAGE_TOKENS < num_tokens:
+            self._table[self._num_pages] = self._allocator.take()
+            self._num_pages += 1
 
     def _shrink(self, num_pages: int) -> None:
         while self._num_pages > num_pages:

@@ -25,9 +25,16 @@ class BatchBuilder:
             state = sequence.state
             position = state.committed
             sequences.append(SequenceRows(rows, count, position, state.pages, state.access))
-            self._token_ids[rows : rows + count] = sequence.tokens[position : position + count]
-            rows += count
+            drafted = len(scheduled.draft.ids)
+            known = count - drafted
+            self._token_ids[rows : rows + known] = sequence.tokens[position : position + known]
+            rows += known
             if scheduled.wants_token:
                 self._logit_rows[logit_rows] = rows - 1
                 logit_rows += 1
+            if drafted:
+                self._token_ids[rows : rows + drafted] = scheduled.draft.ids
+                self._logit_rows[logit_rows : logit_rows + drafted] = range(rows, rows + drafted)
+                rows += drafted
+                logit_rows += drafted
         return ForwardBatch(self._token_ids[:rows], tuple(sequences), self._logit_rows[:logit_rows])

@@ -11,6 +11,7 @@ from functools import cached_property
 from types import TracebackType
 
 from ninfer.cache import StateSlots, TokenMemory
+from ninfer.decoding.proposer import Proposer
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, GenerationEvent
 from ninfer.engine.guide import Guide
@@ -19,6 +20,7 @@ from ninfer.engine.plan import EnginePlan
 from ninfer.engine.request import GenerationRequest
 from ninfer.engine.scheduler import Scheduler
 from ninfer.engine.sequence import Sequence
+from ninfer.engine.speculation import Speculation
 from ninfer.engine.step import ForwardModel, StepLoop
 from ninfer.errors import InvariantError, NInferError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, TokenCounters, now_ns
@@ -33,8 +35,15 @@ class Engine:
     only, not on what else runs. Without a tokenizer the engine works on ids alone: deltas have no text.
     """
 
-    def __init__(self, plan: EnginePlan, model: ForwardModel, tokenizer: Tokenizer | None = None) -> None:
-        """Takes over `model`, which must have been loaded with `plan.options`; `close` closes it."""
+    def __init__(
+        self,
+        plan: EnginePlan,
+        model: ForwardModel,
+        tokenizer: Tokenizer | None = None,
+        *,
+        proposer: Proposer | None = None,
+    ) -> None:
+        """Takes over `model`, which must have been loaded with `plan.options`, and `proposer`; `close` closes them."""
         self.plan = plan
         self.tokenizer = tokenizer
         self._model = model
@@ -52,7 +61,8 @@ class Engine:
             self._memory, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
         )
         batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
-        self._loop = StepLoop(model, self._scheduler, batches)
+        self._speculation = None if proposer is None else Speculation(proposer, plan.verify_rows - 1)
+        self._loop = StepLoop(model, self._scheduler, batches, self._speculation)
         self._live: dict[int, Sequence] = {}
         self._outbox: list[GenerationEvent] = []
         self._streams: dict[int, deque[GenerationEvent]] = {}
@@ -227,6 +237,8 @@ class Engine:
     def close(self) -> None:
         """Close the model. Requests that have not ended get no more events."""
         self._live.clear()
+        if self._speculation is not None:
+            self._speculation.close()
         self._model.close()
 
     def __enter__(self) -> Engine:

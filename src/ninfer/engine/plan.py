@@ -55,8 +55,8 @@ class StatePlan:
 class EnginePlan:
     """What an engine will run and allocate. `num_pages` pages of 64 tokens always hold at least one full context.
 
-    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and one per other running sequence. `state`
-    is None for models without recurrent state.
+    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and `verify_rows` per other running sequence,
+    its known token and drafts. `state` is None for models without recurrent state.
     """
 
     config: EngineConfig
@@ -72,6 +72,7 @@ class EnginePlan:
     memory: tuple[MemoryItem, ...]
     choices: tuple[Choice, ...]
     state: StatePlan | None = None
+    verify_rows: int = 1
 
     @property
     def kv_capacity(self) -> int:

@@ -100,6 +100,7 @@ def plan_engine(
         memory=sizing.memory(max_context, num_pages),
         choices=tuple(choice for choice in choices if choice is not None),
         state=state,
+        verify_rows=verify_rows,
     )
 
 

@@ -6,23 +6,34 @@ from collections import deque
 from dataclasses import dataclass
 
 from ninfer.cache import TokenMemory
+from ninfer.decoding.proposer import NO_DRAFT, Draft
 from ninfer.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRows:
-    """`count` next tokens of a sequence; `wants_token` when they are all it has, so that a new token follows."""
+    """`count` next tokens of a sequence; `wants_token` when they are all it has, so that a new token follows.
+
+    A `draft` makes the rows a block: its tokens come behind the one that is known, and how many of them hold is decided
+    after the step.
+    """
 
     sequence: Sequence
     count: int
     wants_token: bool
+    draft: Draft = NO_DRAFT
+
+    @property
+    def is_block(self) -> bool:
+        return bool(self.draft.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The decision of one step: sequences in row order."""
+    """The decision of one step: sequences in row order, the `num_decoding` that decode first."""
 
     scheduled: tuple[ScheduledRows, ...]
+    num_decoding: int = 0
 
 
 class Scheduler:
@@ -94,7 +105,7 @@ class Scheduler:
                 count = min(pending, budget)
                 budget -= count
                 scheduled.append(ScheduledRows(sequence, count, count == pending))
-        plan = StepPlan(tuple(scheduled))
+        plan = StepPlan(tuple(scheduled), num_decoding)
         if num_decoding == len(self._running):
             self._steady = plan
         return plan

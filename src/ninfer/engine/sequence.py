@@ -11,7 +11,7 @@ from ninfer.engine.guide import Guide
 from ninfer.engine.output import TextOutput
 from ninfer.engine.request import GenerationRequest
 from ninfer.errors import InvariantError
-from ninfer.metrics import FinishReason, Phases, RequestTimeline, Usage, now_ns
+from ninfer.metrics import FinishReason, Phases, RequestTimeline, RoundTally, Usage, now_ns
 
 
 class Sequence:
@@ -39,6 +39,7 @@ class Sequence:
         self.guide = guide
         self.num_thinking = 0
         self.timeline = timeline
+        self.rounds = RoundTally()
         self.end_tokens = end_tokens
         self.num_prompt = self.length = len(request.prompt_ids)
         self.limit = room if request.max_new is None else min(request.max_new, room)

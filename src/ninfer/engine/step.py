@@ -1,21 +1,23 @@
-"""The step loop: plan, reserve, forward, commit, decide, publish."""
+"""The step loop: plan, draft, reserve, forward, decide, commit, publish."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.decoding import sample, token_logprobs
+from ninfer.decoding import TokenLogprobs, sample, token_logprobs
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.guide import require_clean_close
 from ninfer.engine.output import Shown, TextOutput
-from ninfer.engine.scheduler import Scheduler, StepPlan
+from ninfer.engine.scheduler import ScheduledRows, Scheduler, StepPlan
 from ninfer.engine.sequence import Sequence
+from ninfer.engine.speculation import KeptRows, Speculation
 from ninfer.errors import BackendError, NInferError
-from ninfer.metrics import FinishReason, TokenCounters, now_ns
+from ninfer.metrics import FinishReason, RoundTally, RoundTimes, TokenCounters, now_ns
 from ninfer.models.batch import ForwardBatch
 from ninfer.text.channels import Channel
 
@@ -31,84 +33,187 @@ class ForwardModel(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(slots=True)
+class Turn:
+    """What a step gave one sequence.
+
+    ids: the tokens that follow, each as plain decoding would have chosen it. position, kept, row: the rows that became
+    final, as in `KeptRows`. reason, stop, error: how the sequence ends, if it does. is_round: whether it is a round
+    (`ninfer.metrics.SpeculationCounts`).
+    """
+
+    scheduled: ScheduledRows
+    position: int
+    row: int
+    kept: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    text: str = ""
+    thinking: str = ""
+    reason: FinishReason | None = None
+    stop: str | None = None
+    error: NInferError | None = None
+    is_round: bool = False
+
+
 class StepLoop:
     """Runs steps over the scheduler's sequences. A step changes nothing unless its forward succeeds."""
 
-    def __init__(self, model: ForwardModel, scheduler: Scheduler, batches: BatchBuilder) -> None:
+    def __init__(
+        self, model: ForwardModel, scheduler: Scheduler, batches: BatchBuilder, speculation: Speculation | None = None
+    ) -> None:
         self._model = model
         self._scheduler = scheduler
         self._batches = batches
+        self._speculation = speculation
         self.counters = TokenCounters()
+        self.rounds = RoundTally()
 
     def step(self) -> list[GenerationEvent]:
         """One step; the events it gave, in row order.
 
-        A BackendError of the forward ends the sequences of the step; any other exception leaves the step undone. What
-        the forward wrote over by then (`SequenceState.rollback`) is computed again.
+        A BackendError of the forward, or of a proposer, ends the sequences of the step; any other exception leaves the
+        step undone. What the forward wrote over by then (`SequenceState.rollback`) is computed again.
         """
         self._scheduler.admit()
         plan = self._scheduler.plan()
         if not plan.scheduled:
             return []
+        times = RoundTimes()
         try:
+            started = now_ns()
+            if self._speculation is not None:
+                plan = self._speculation.draft(plan)
+                times.draft = now_ns() - started
             for scheduled in plan.scheduled:
-                scheduled.sequence.state.reserve(scheduled.count)
+                scheduled.sequence.state.reserve(scheduled.count, partial=scheduled.is_block)
             logits = self._model.forward(self._batches.build(plan))
+            times.verify = now_ns() - started - times.draft
         except BackendError as error:
             return [self.fail(scheduled.sequence, error) for scheduled in plan.scheduled]
         except BaseException:
             self._scheduler.roll_back(plan)
             raise
-        return self._commit(plan, logits)
+        turns = self._decide(plan, logits, times)
+        self._commit(turns, times)
+        return self._publish(turns)
 
-    def _commit(self, plan: StepPlan, logits: Logits) -> list[GenerationEvent]:
-        events: list[GenerationEvent] = []
-        row = 0
+    def _decide(self, plan: StepPlan, logits: Logits, times: RoundTimes) -> list[Turn]:
+        """Let every sequence walk through its rows of logits."""
+        started = now_ns()
         self.counters.steps += 1
+        turns: list[Turn] = []
+        row = logit_row = 0
         for scheduled in plan.scheduled:
+            turn = Turn(scheduled, scheduled.sequence.state.committed, row, scheduled.count)
+            turns.append(turn)
+            row += scheduled.count
             if not scheduled.sequence.num_output:
                 self.counters.prefill += scheduled.count
-            scheduled.sequence.state.commit(scheduled.count)
             if scheduled.wants_token:
-                self._advance(scheduled.sequence, logits[row], events)
-                row += 1
+                num_rows = 1 + len(scheduled.draft.ids)
+                self._walk(turn, logits[logit_row : logit_row + num_rows])
+                logit_row += num_rows
+        times.sample = now_ns() - started
+        return turns
+
+    def _walk(self, turn: Turn, logits: Logits) -> None:
+        """Choose tokens row by row, `[1 + k, V]`, as long as the draft foresaw them; an ending may come at each.
+
+        Row `i` is what follows the known token and the first `i` of `k` drafted ones. Its token is chosen and followed
+        exactly as without a draft, so whatever a token changes (penalties, grammar, text) never has to be taken back.
+        """
+        sequence = turn.scheduled.sequence
+        draft = turn.scheduled.draft.ids
+        before = sequence.num_output
+        for index, row in enumerate(logits):
+            try:
+                token = _choose(sequence, row)
+                sequence.append(token)
+                shown, turn.reason = _judge(sequence, token)
+            except BackendError as error:
+                turn.error = error
+                break
+            turn.ids.append(token)
+            turn.text += shown.text
+            turn.thinking += shown.thinking
+            turn.stop = shown.stop
+            if sequence.request.logprobs is not None:
+                turn.logprobs.append(token_logprobs(row, token, sequence.request.logprobs))
+            if turn.reason is not None or index == len(draft) or token != draft[index]:
+                break
+        if draft:
+            turn.kept = max(1, len(turn.ids))
+        if turn.ids:
+            sequence.timeline.last_token_ns = now_ns()
+            if not before:
+                sequence.timeline.first_token_ns = sequence.timeline.last_token_ns
+        self._count(turn, before)
+
+    def _count(self, turn: Turn, before: int) -> None:
+        """Account for the tokens of a turn; `before` it there were so many."""
+        sequence = turn.scheduled.sequence
+        num_new = sequence.num_output - before
+        self.counters.completion += num_new
+        if not before:
+            self.counters.first += num_new
+        elif num_new:
+            # What was drafted from the end of an answer on was never tested.
+            has_ended = turn.reason is not None or turn.error is not None
+            window = num_new - 1 if has_ended else len(turn.scheduled.draft.ids)
+            for tally in (self.rounds, sequence.rounds):
+                tally.add(window, num_new - 1)
+            turn.is_round = True
+
+    def _commit(self, turns: list[Turn], times: RoundTimes) -> None:
+        """Make final what holds, and let the proposer know."""
+        started = now_ns()
+        for turn in turns:
+            turn.scheduled.sequence.state.commit(turn.kept)
+        committed = now_ns()
+        times.rollback = committed - started
+        if self._speculation is not None:
+            living = [turn for turn in turns if turn.error is None]
+            try:
+                self._speculation.observe(KeptRows(t.scheduled, t.position, t.kept, t.row) for t in living)
+            except BackendError as error:
+                for turn in living:
+                    turn.error = error
+            times.draft += now_ns() - committed
+        rounds = [turn.scheduled.sequence.rounds for turn in turns if turn.is_round]
+        for tally in (self.rounds, *rounds) if rounds else ():
+            tally.charge(times)
+
+    def _publish(self, turns: list[Turn]) -> list[GenerationEvent]:
+        """The events of a step; what has ended gives its memory back."""
+        events: list[GenerationEvent] = []
+        for turn in turns:
+            sequence = turn.scheduled.sequence
+            if turn.ids:
+                events.append(Delta(sequence.id, tuple(turn.ids), turn.text, tuple(turn.logprobs), turn.thinking))
+            if turn.error is not None:
+                events.append(self.fail(sequence, turn.error))
+            elif turn.reason is not None:
+                events.append(self.finish(sequence, turn.reason, turn.stop))
         return events
-
-    def _advance(self, sequence: Sequence, logits: Logits, events: list[GenerationEvent]) -> None:
-        """Choose the next token of a sequence, and end it if a rule says so."""
-        request = sequence.request
-        try:
-            token = _choose(sequence, logits)
-            sequence.append(token)
-            self.counters.completion += 1
-            self.counters.first += sequence.num_output == 1
-            shown, reason = _judge(sequence, token)
-        except BackendError as error:
-            events.append(self.fail(sequence, error))
-            return
-        logprobs = () if request.logprobs is None else (token_logprobs(logits, token, request.logprobs),)
-
-        stamp = now_ns()
-        sequence.timeline.last_token_ns = stamp
-        if sequence.num_output == 1:
-            sequence.timeline.first_token_ns = stamp
-        events.append(Delta(sequence.id, (token,), shown.text, logprobs, shown.thinking))
-        if reason is not None:
-            events.append(self.finish(sequence, reason, shown.stop))
 
     def finish(self, sequence: Sequence, reason: FinishReason, stop: str | None = None) -> Finished:
         """End a sequence: memory freed, timeline closed."""
-        self._scheduler.remove(sequence)
-        sequence.release()
+        self._release(sequence)
         usage, timings = sequence.account()
-        return Finished(sequence.id, reason, usage, timings, sequence.seed, stop)
+        return Finished(sequence.id, reason, usage, timings, sequence.seed, stop, sequence.rounds.result())
 
     def fail(self, sequence: Sequence, error: NInferError) -> Failed:
         """End a sequence by an error."""
+        self._release(sequence)
+        usage, timings = sequence.account()
+        return Failed(sequence.id, error, usage, timings, sequence.rounds.result())
+
+    def _release(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
         sequence.release()
-        usage, timings = sequence.account()
-        return Failed(sequence.id, error, usage, timings)
+        if self._speculation is not None:
+            self._speculation.forget(sequence.id)
 
 
 def _choose(sequence: Sequence, logits: Logits) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -11,11 +11,15 @@ import numpy.typing as npt
 
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
+from ninfer.decoding.proposer import Committed, Draft, DraftTask
 from ninfer.engine.config import EngineConfig
 from ninfer.engine.plan import EnginePlan, StatePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
+
+NextIds = Callable[[list[int], int], Sequence[int]]
+"""What a `ScriptedProposer` drafts: from all tokens of a sequence and a window to at most so many ids."""
 
 _PRIME = 2**31 - 1
 _GENERATOR = 7  # a primitive root
@@ -30,6 +34,7 @@ def make_plan(
     max_concurrency: int = 4,
     end_token_ids: tuple[int, ...] = (),
     state: StatePlan | None = None,
+    verify_rows: int = 1,
 ) -> EnginePlan:
     """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes."""
     if num_pages is None:
@@ -46,8 +51,8 @@ def make_plan(
         max_concurrency=max_concurrency,
         options=RuntimeOptions(
             num_pages=num_pages,
-            max_rows=prefill_chunk + max_concurrency - 1,
-            max_logit_rows=max_concurrency,
+            max_rows=max(prefill_chunk, verify_rows) + (max_concurrency - 1) * verify_rows,
+            max_logit_rows=max_concurrency * verify_rows,
             num_state_slots=0 if state is None else state.num_slots(max_concurrency),
             num_journals=0 if state is None else state.num_journals(max_concurrency),
             journal_rows=0 if state is None else state.journal_rows,
@@ -55,6 +60,7 @@ def make_plan(
         memory=(),
         choices=(),
         state=state,
+        verify_rows=verify_rows,
     )
 
 
@@ -201,7 +207,8 @@ def _powers(count: int) -> npt.NDArray[np.int64]:
 class ScriptedModel:
     """Emits a given list of ids, to every sequence from its own first token on; the last id repeats for ever.
 
-    Each sequence is followed by its first page, and starts again when a row has position 0.
+    Each sequence is followed by its first page, and starts again when a row has position 0. Drafts are as good as any
+    other tokens: what follows a row depends on its position only.
     """
 
     def __init__(self, vocab_size: int, script: Sequence[int]) -> None:
@@ -209,7 +216,7 @@ class ScriptedModel:
             raise InvariantError(f"a script needs ids below {vocab_size}, got {list(script)}")
         self._vocab_size = vocab_size
         self._script = tuple(script)
-        self._emitted: dict[int, int] = {}
+        self._first_positions: dict[int, int] = {}
 
     def forward(self, batch: ForwardBatch) -> Logits:
         logits = np.zeros((len(batch.logit_rows), self._vocab_size), dtype=np.float32)
@@ -217,15 +224,17 @@ class ScriptedModel:
         for rows in batch.sequences:
             key = int(rows.pages[0])
             if rows.position == 0:
-                self._emitted[key] = 0
-            index = wanted.get(rows.start + rows.count - 1)
-            if index is not None:
-                logits[index, self._script[min(self._emitted[key], len(self._script) - 1)]] = 1.0
-                self._emitted[key] += 1
+                self._first_positions.pop(key, None)
+            for offset in range(rows.count):
+                index = wanted.get(rows.start + offset)
+                if index is not None:
+                    position = rows.position + offset
+                    step = position - self._first_positions.setdefault(key, position)
+                    logits[index, self._script[min(step, len(self._script) - 1)]] = 1.0
         return logits
 
     def close(self) -> None:
-        self._emitted.clear()
+        self._first_positions.clear()
 
 
 class FaultyModel:
@@ -268,3 +277,79 @@ class FaultyModel:
 
     def close(self) -> None:
         self._model.close()
+
+
+class ScriptedProposer:
+    """Drafts by a rule: `next_ids(tokens, k)` gives at most `k` tokens that may follow all tokens of a sequence.
+
+    Watches what the engine owes a proposer: sequences are told of every row once and in order, drafts are asked for
+    behind exactly those, and nothing is asked or told of a sequence that was forgotten.
+    """
+
+    num_grades = 1
+
+    def __init__(self, next_ids: NextIds, max_window: int) -> None:
+        self.max_window = max_window
+        self._next_ids = next_ids
+        self._observed: dict[int, int] = {}
+        self.closed = False
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:
+        drafts = []
+        for task in tasks:
+            if not 1 <= task.window <= self.max_window or self._observed.get(task.sequence) != len(task.tokens) - 1:
+                raise InvariantError(f"{task} with {self._observed} observed")
+            if len(task.pages) < pages_for(len(task.tokens) + task.window):
+                raise InvariantError(f"{len(task.pages)} pages for {len(task.tokens)} tokens and {task.window} drafted")
+            drafts.append(Draft(tuple(self._next_ids(task.tokens.tolist(), task.window))))
+        return drafts
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            known = self._observed.get(rows.sequence, rows.position if rows.position == 0 else -1)
+            if rows.position != known or len(rows.tokens) <= rows.position + rows.count:
+                raise InvariantError(f"{rows} observed behind {known} tokens")
+            if len(rows.pages) < pages_for(rows.position + rows.count):
+                raise InvariantError(f"{len(rows.pages)} pages for {rows}")
+            self._observed[rows.sequence] = rows.position + rows.count
+
+    def settle(self, sequence: int) -> None:
+        if sequence not in self._observed:
+            raise InvariantError(f"sequence {sequence} settled, which is not known")
+
+    def forget(self, sequence: int) -> None:
+        self._observed.pop(sequence, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fixed_drafts(ids: Sequence[int]) -> NextIds:
+    """The same tokens whatever came before."""
+    return lambda tokens, k: ids[:k]
+
+
+def random_drafts(vocab_size: int, seed: int) -> NextIds:
+    """Any tokens, and any number of them up to the window, none included."""
+    rng = np.random.default_rng(seed)
+    return lambda tokens, k: rng.integers(0, vocab_size, rng.integers(0, k + 1)).tolist()
+
+
+def known_drafts(texts: Iterable[Sequence[int]], right: Callable[[int], bool], vocab_size: int) -> NextIds:
+    """Continuations of known texts (prompt and answer, ids below `vocab_size`), right or wrong by absolute position.
+
+    Behind the end of a text, and behind tokens that begin none of them, nothing is drafted.
+    """
+    known = [list(text) for text in texts]
+
+    def next_ids(tokens: list[int], k: int) -> list[int]:
+        for text in known:
+            if text[: len(tokens)] == tokens:
+                start = len(tokens)
+                return [
+                    token if right(start + i) else (token + 1) % vocab_size
+                    for i, token in enumerate(text[start : start + k])
+                ]
+        return []
+
+    return next_ids

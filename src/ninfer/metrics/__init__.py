@@ -18,17 +18,23 @@ from ninfer.metrics.rates import (
     round_seconds,
     tokens_per_round,
 )
+from ninfer.metrics.speculation import NO_ROUNDS, Rounds, RoundSeconds, RoundTally, RoundTimes, SpeculationCounts
 from ninfer.metrics.timeline import Phases, RequestTimeline, joined_timeline, now_ns
-from ninfer.metrics.usage import SpeculationCounts, TokenCounters, Usage
+from ninfer.metrics.usage import TokenCounters, Usage
 
 __all__ = [
     "DEFINITIONS",
+    "NO_ROUNDS",
     "SECONDS_BUCKETS",
     "Definition",
     "FinishReason",
     "Histogram",
     "Phases",
     "RequestTimeline",
+    "RoundSeconds",
+    "RoundTally",
+    "RoundTimes",
+    "Rounds",
     "SpeculationCounts",
     "TokenCounters",
     "Usage",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ninfer.metrics.speculation import SpeculationCounts
 from ninfer.metrics.timeline import Phases
-from ninfer.metrics.usage import SpeculationCounts, Usage
+from ninfer.metrics.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

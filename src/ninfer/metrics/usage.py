@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ninfer.errors import InvariantError
 
@@ -36,38 +35,6 @@ class Usage:
             "computed_tokens": self.computed,
             "completion_tokens": self.completion,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationCounts:
-    """Counts of speculative decoding over one request.
-
-    rounds: steps of the decode phase, those without a draft included; drafted, accepted: draft tokens;
-    rounds_with_draft[i]: rounds that drafted more than `i` tokens; accepted_per_position[i]: rounds in which drafts
-    `0 .. i` were all accepted (so it never increases with `i`).
-    """
-
-    rounds: int
-    drafted: int
-    accepted: int
-    rounds_with_draft: tuple[int, ...] = ()
-    accepted_per_position: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        falling = all(
-            later <= earlier
-            for counts in (self.rounds_with_draft, self.accepted_per_position)
-            for earlier, later in pairwise(counts)
-        )
-        if (
-            not falling
-            or len(self.rounds_with_draft) != len(self.accepted_per_position)
-            or sum(self.rounds_with_draft) != self.drafted
-            or sum(self.accepted_per_position) != self.accepted
-            or any(a > n for a, n in zip(self.accepted_per_position, self.rounds_with_draft, strict=True))
-            or max(self.rounds_with_draft, default=0) > self.rounds
-        ):
-            raise InvariantError(f"impossible speculation counts: {self}")
 
 
 @dataclass(slots=True)
