@@ -32,6 +32,7 @@ enum class KVFormat : int { bf16 = 0, int8 = 1 };
 // Whether products meet quantised activations under a8; the other formats meet float32 under every profile.
 inline constexpr bool is_packed(WeightFormat f) { return f >= WeightFormat::q8g32 && f != WeightFormat::fp8; }
 constexpr std::size_t align64(std::size_t n) { return (n + 63) & ~std::size_t{63}; }
+constexpr int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 // One matrix [N, K] in layout n16: NB records of 16 output rows each (docs/formats.md).
 struct Weight {
@@ -206,6 +207,12 @@ struct KVAppendArgs {
   int head_begin, head_end;
 };
 
+// Positions, or segments of them: [begin, end).
+struct TokenRange {
+  int begin, end;
+  int count() const { return end - begin; }
+};
+
 // One tile of query rows against one segment range of one KV head.
 struct AttentionTile {
   const KVLayout* layout;
@@ -215,12 +222,12 @@ struct AttentionTile {
   int kv_head;
   int num_queries;            // <= kQueryTile
   const float* const* q;      // [num_queries] -> head_dim floats
-  const int* visible;         // [num_queries]: number of tokens the query may see (its position + 1)
+  const TokenRange* visible;  // [num_queries]: the positions that the query sees, at least one
   float scale;
   bool integers;              // integer scores and weighted sums (a8 with int8 KV)
-  int segment_begin, segment_end;
+  TokenRange segments;
   // Whole queries: out[i] takes head_dim finished floats. Split queries: partials[i] takes the segments of the range one
-  // after the other, partial_floats() each, for a later merge.
+  // after the other, partial_floats() each, for a later merge; those that the query sees nothing of stay as they are.
   bool split;
   float* const* out;
   float* const* partials;

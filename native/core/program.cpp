@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <stdexcept>
 
 #include "core/cpu_features.h"
 #include "core/weight.h"
@@ -13,9 +12,6 @@ namespace ninfer {
 
 namespace {
 
-constexpr std::size_t kNotSplit = ~std::size_t{0};
-// Query rows that may have their segments spread over threads at once; more rows are parallel enough by themselves.
-constexpr int kSplitRows = 4;
 // Up to this many (row, group) pairs every thread quantises all of a product's input for itself: that takes a microsecond
 // or two, and meeting at a barrier to share lines that another core wrote takes longer.
 constexpr int kOwnTilePairs = 512;
@@ -30,30 +26,6 @@ float output_factor(const Weight& w, InputCodec codec) {
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
-int round_up(int n, int to) { return (n + to - 1) / to * to; }
-
-KVLayout make_layout(KVFormat format, int num_kv_heads, int head_dim) {
-  KVLayout l{};
-  l.format = format;
-  l.num_kv_heads = num_kv_heads;
-  l.head_dim = head_dim;
-  l.padded_dim = round_up(head_dim, kLanes);
-  l.groups = (head_dim + kKVGroup - 1) / kKVGroup;
-  const std::size_t values = static_cast<std::size_t>(l.padded_dim) * kPageTokens;
-  if (format == KVFormat::bf16) {
-    l.v_offset = 2 * values;
-    l.head_bytes = 4 * values;
-  } else {
-    const std::size_t scales = static_cast<std::size_t>(l.groups) * kPageTokens * 2;
-    l.k_scales_offset = values;
-    l.v_offset = values + scales;
-    l.v_scales_offset = l.v_offset + values;
-    l.head_bytes = 2 * (values + scales);
-  }
-  l.layer_bytes = l.head_bytes * num_kv_heads;
-  return l;
 }
 
 }  // namespace
@@ -77,32 +49,10 @@ int Program::add_slot(int width, bool logit_rows) {
   return static_cast<int>(slots_.size()) - 1;
 }
 
-std::size_t Program::set_kv(KVFormat format, const std::vector<std::pair<int, int>>& heads_and_dims) {
-  page_bytes_ = 0;
-  for (const auto& [heads, dim] : heads_and_dims) {
-    if (dim > kMaxHeadDim)
-      throw std::invalid_argument("head_dim " + std::to_string(dim) + " is over the limit of " +
-                                  std::to_string(kMaxHeadDim));
-    layouts_.push_back(make_layout(format, heads, dim));
-    layer_offset_.push_back(page_bytes_);
-    page_bytes_ += align64(layouts_.back().layer_bytes);
-  }
-  return page_bytes_;
-}
-
 void Program::add_node(Node node) {
   if (const auto* e = std::get_if<EmbeddingNode>(&node)) vocab_size_ = weights_[e->weight].n;
   if (auto* l = std::get_if<LinearNode>(&node)) l->passes = passes(*l);
-  if (auto* a = std::get_if<AttentionNode>(&node)) {
-    const KVLayout& layout = layouts_[a->layer];
-    const auto same = [&](const AttentionPlan& p) {
-      return p.num_heads == a->num_heads && p.num_kv_heads == layout.num_kv_heads && p.padded_dim == layout.padded_dim;
-    };
-    const auto found = std::find_if(attention_plans_.begin(), attention_plans_.end(), same);
-    a->plan = static_cast<int>(found - attention_plans_.begin());
-    if (found == attention_plans_.end())
-      attention_plans_.push_back({a->num_heads, layout.num_kv_heads, layout.padded_dim, {}, {}});
-  }
+  if (auto* a = std::get_if<AttentionNode>(&node)) a->plan = attention_plan(*a);
   nodes_.push_back(std::move(node));
 }
 
@@ -126,11 +76,8 @@ void Program::plan(int num_pages) {
         else tiles_bytes_ = std::max(tiles_bytes_, tiles * tile_bytes(kernels_.tile_rows, activation_groups(l->x.width)));
       }
     }
-    if (const auto* a = std::get_if<AttentionNode>(&node)) {
-      const std::size_t segments = static_cast<std::size_t>(num_pages) * kPageTokens / kSegmentTokens + 16;
-      partial_floats_ = std::max(partial_floats_, segments * kSplitRows * a->num_heads *
-                                                      partial_floats(layouts_[a->layer].padded_dim));
-    }
+    if (const auto* a = std::get_if<AttentionNode>(&node))
+      partial_floats_ = std::max(partial_floats_, most_partial_floats(*a, num_pages));
   }
   own_tile_offset_ = std::max(attention_scratch_bytes(), product_bytes);
   for (const StateLayer& l : state_.layers())  // the window of some channels, or a tile of a matrix
@@ -180,10 +127,6 @@ float* Program::slot_data(int slot) {
 
 float* Program::at(const View& v) const {
   return reinterpret_cast<float*>(workspace_->data() + slots_[v.slot].offset) + v.offset;
-}
-
-int Program::segments(const StepSequence& s) const {
-  return (s.position + s.count + kSegmentTokens - 1) / kSegmentTokens;
 }
 
 std::pair<int, int> Program::share(int total, int thread) const {
@@ -326,104 +269,6 @@ void Program::exec(const RopeNode& n, int, int thread) {
   kernels_.rope({at(n.x), stride(n.x), at(n.angles), stride(n.angles), at(n.out), stride(n.out), n.num_heads, n.head_dim,
                  n.angles.width},
                 begin, end);
-}
-
-void Program::exec(const KVAppendNode& n, int, int thread) {
-  // Head by head: neighbouring tokens of a head share lines, which two threads should not write.
-  const auto [begin, end] = share(step_->rows * layouts_[n.layer].num_kv_heads, thread);
-  for (int i = begin; i < end; ++i) {
-    const int r = i % step_->rows, head = i / step_->rows;
-    const StepSequence& s = step_->sequences[sequence_of_row_[r]];
-    const std::size_t page = static_cast<std::size_t>(s.page_ids[positions_[r] / kPageTokens]);
-    kernels_.kv_append({&layouts_[n.layer], at(n.k) + r * stride(n.k), at(n.v) + r * stride(n.v),
-                        kv_ + page_bytes_ * page + layer_offset_[n.layer], positions_[r] % kPageTokens, head, head + 1});
-  }
-}
-
-// Long histories of few rows are split by segment so that all threads have work; everything else goes by tiles of rows,
-// longest first. Either way gives the same bits, so the choice is free.
-void Program::plan_attention(AttentionPlan& plan) const {
-  plan.items.clear();
-  plan.partial_base.assign(step_->sequences.size(), kNotSplit);
-  const int group = plan.num_heads / plan.num_kv_heads;
-  const int chunk = std::min(group, kQueryTile);
-  const int tile_rows = kQueryTile / chunk;
-  const std::size_t per_partial = partial_floats(plan.padded_dim);
-  std::size_t used = 0;
-  for (std::size_t i = 0; i < step_->sequences.size(); ++i) {
-    const StepSequence& s = step_->sequences[i];
-    const std::size_t needed = per_partial * s.count * plan.num_heads * segments(s);
-    const bool split = threads_ > 1 && s.count <= tile_rows && segments(s) > 1 && used + needed <= partial_floats_;
-    if (split) {
-      plan.partial_base[i] = used;
-      used += needed;
-    }
-    for (int row_end = s.count; row_end > 0; row_end -= tile_rows) {
-      const int row = std::max(row_end - tile_rows, 0);
-      for (int kv = 0; kv < plan.num_kv_heads; ++kv)
-        for (int h = 0; h < group; h += chunk) {
-          Item item{static_cast<int>(i), row, row_end - row, kv * group + h, std::min(chunk, group - h), kv, -1};
-          if (!split) {
-            plan.items.push_back(item);
-            continue;
-          }
-          for (item.segment = 0; item.segment < segments(s); ++item.segment) plan.items.push_back(item);
-        }
-    }
-  }
-}
-
-void Program::exec(const AttentionNode& n, int node, int thread) {
-  const AttentionPlan& plan = attention_plans_[n.plan];
-  const int total = static_cast<int>(plan.items.size());
-  for (;;) {
-    const int i = cursors_[node].fetch_add(1, std::memory_order_relaxed);
-    if (i >= total) break;
-    attention_item(n, plan.items[i], thread);
-  }
-  if (std::all_of(plan.partial_base.begin(), plan.partial_base.end(), [](std::size_t b) { return b == kNotSplit; }))
-    return;
-  pool_->barrier();
-  const KVLayout& layout = layouts_[n.layer];
-  const std::size_t per_partial = partial_floats(layout.padded_dim);
-  for (std::size_t i = 0; i < step_->sequences.size(); ++i) {
-    if (plan.partial_base[i] == kNotSplit) continue;
-    const StepSequence& s = step_->sequences[i];
-    const auto [begin, end] = share(s.count * n.num_heads, thread);
-    for (int q = begin; q < end; ++q) {
-      const int row = q / n.num_heads, head = q % n.num_heads;
-      const int visible = (s.position + row) / kSegmentTokens + 1;
-      kernels_.merge({partials_ + plan.partial_base[i] + per_partial * segments(s) * q, visible, layout.head_dim,
-                      layout.padded_dim, at(n.out) + (s.start + row) * stride(n.out) + head * layout.head_dim});
-    }
-  }
-}
-
-void Program::attention_item(const AttentionNode& n, const Item& item, int thread) {
-  const KVLayout& layout = layouts_[n.layer];
-  const StepSequence& s = step_->sequences[item.sequence];
-  const float* q[kQueryTile];
-  float* out[kQueryTile];
-  float* partials[kQueryTile];
-  int visible[kQueryTile];
-  const bool split = item.segment >= 0;
-  const std::size_t per_partial = partial_floats(layout.padded_dim);
-  int count = 0;
-  for (int r = item.row; r < item.row + item.rows; ++r)
-    for (int h = item.head0; h < item.head0 + item.heads; ++h) {
-      const std::size_t row = static_cast<std::size_t>(s.start + r);
-      q[count] = at(n.q) + row * stride(n.q) + h * layout.head_dim;
-      out[count] = at(n.out) + row * stride(n.out) + h * layout.head_dim;
-      partials[count] = split ? partials_ + attention_plans_[n.plan].partial_base[item.sequence] +
-                                    per_partial * (segments(s) * static_cast<std::size_t>(r * n.num_heads + h) +
-                                                   item.segment)
-                              : nullptr;
-      visible[count++] = s.position + r + 1;
-    }
-  kernels_.attention({&layout, kv_ + layer_offset_[n.layer], page_bytes_, s.page_ids, item.kv_head, count, q, visible,
-                      n.scale, numerics_ != Numerics::f32 && layout.format == KVFormat::int8, split ? item.segment : 0,
-                      split ? item.segment + 1 : segments(s), split, out, partials,
-                      thread_scratch_ + thread_bytes_ * thread});
 }
 
 void Program::exec(const GateNode& n, int, int thread) {

@@ -110,13 +110,23 @@ class Program {
 
  private:
   struct Slot { int width, stride; bool logit_rows; std::size_t offset; };
-  struct Item { int sequence, row, rows, head0, heads, kv_head, segment; };  // segment < 0: the whole query
+  struct Item { int sequence, row, rows, head0, heads, kv_head; TokenRange segments; };
+  // Where the segments of a sequence's queries go while threads share them: `segments` partials per query, the first one
+  // of segment `first`.
+  struct Split {
+    bool used = false;
+    std::size_t base = 0;  // in partials_
+    int first = 0, segments = 0;
+    std::size_t index(int query, int segment) const {
+      return static_cast<std::size_t>(query) * segments + static_cast<std::size_t>(segment - first);
+    }
+  };
   struct StateTile { int head, block, blocks; };  // columns 16 * block .. of the matrix of a head
   // How the attention of layers with these heads is cut into work items in the current step.
   struct AttentionPlan {
     int num_heads, num_kv_heads, padded_dim;
     std::vector<Item> items;
-    std::vector<std::size_t> partial_base;  // per sequence: first partial of its first row, or npos when not split
+    std::vector<Split> splits;  // per sequence
   };
 
   void thread_main(int thread);
@@ -134,8 +144,12 @@ class Program {
   void exec(const SelectRowsNode&, int node, int thread);
   std::vector<LinearPass> passes(const LinearNode&) const;
   std::uint8_t* quantize_input(const View& x, const LinearPass& pass, int thread, bool& tiles_in_use);
-  void attention_item(const AttentionNode&, const Item&, int thread);
+  int attention_plan(const AttentionNode&);
+  std::size_t most_partial_floats(const AttentionNode&, int num_pages) const;
   void plan_attention(AttentionPlan&) const;
+  TokenRange visible(const AttentionPlan&, const StepSequence&, int row) const;
+  TokenRange segments(const AttentionPlan&, const StepSequence&, int row_begin, int row_end) const;
+  void attention_item(const AttentionNode&, const Item&, int thread);
   void conv_channels(const CausalConvNode&, const StepSequence&, int begin, int end, float* scratch);
   void delta_tile(const DeltaRuleNode&, const StepSequence&, const StateTile&, float* scratch);
   void keep_rows(const DeltaRuleNode&, const StepSequence&, int thread);
@@ -144,7 +158,6 @@ class Program {
   float* at(const View& v) const;
   std::size_t stride(const View& v) const { return static_cast<std::size_t>(slots_[v.slot].stride); }
   int rows(const View& v) const { return slots_[v.slot].logit_rows ? step_->logit_rows : step_->rows; }
-  int segments(const StepSequence& s) const;
   std::pair<int, int> share(int total, int thread) const;
 
   int threads_;

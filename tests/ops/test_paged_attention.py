@@ -12,7 +12,7 @@ from make.op_runs import BACKENDS, CPU_ISAS, run_case
 from ninfer.ops.kv_append import oracle as stored
 from ninfer.ops.paged_attention import cases, oracle
 from ninfer.ops.profiles import ATTENTION
-from ninfer.ops.spec import Case, F64Array
+from ninfer.ops.spec import Case, F64Array, Rows, Step
 
 ALL_CASES = list(cases(np.random.default_rng(15)))
 
@@ -86,3 +86,30 @@ def test_other_pages_do_not_matter(numerics: str, kv_format: str, isa: str) -> N
         large = run_case(isa, case, numerics=numerics, kv_format=kv_format, num_pages=40, seed=99)
         for a, b in zip(small, large, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("isa", CPU_ISAS)
+@pytest.mark.parametrize(("numerics", "kv_format"), [("f32", "bf16"), ("f32", "int8"), ("a8", "bf16"), ("a8", "int8")])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_a_row_does_not_see_cannot_spoil_it(bad: float, numerics: str, kv_format: str, isa: str) -> None:
+    """Key and value of a later token of the same step, and what a rewound history left behind in the same pages."""
+    case = next(case for case in ALL_CASES if case.label.startswith("whole-tile"))
+    rng = np.random.default_rng(8)
+    spoiled = [rng.standard_normal((14, x.shape[1])).astype(np.float32) for x in case.steps[1].inputs]
+    for x in spoiled[1:]:
+        x[13] = bad
+    steps = [case.steps[0], Step([Rows(0, 61, 14)], spoiled), case.steps[1]]
+    clean = run_case(isa, case, numerics=numerics, kv_format=kv_format)
+    first, middle, last = run_case(isa, Case(case.label, case.record, steps), numerics=numerics, kv_format=kv_format)
+    np.testing.assert_array_equal(first, clean[0])
+    np.testing.assert_array_equal(last, clean[1])
+    assert np.isfinite(middle[:13]).all()
+    assert np.isnan(middle[13]).any()
+    without = [*spoiled[:1], *(np.where(np.isfinite(x), x, np.float32(0.5)) for x in spoiled[1:])]
+    want = run_case(
+        isa,
+        Case(case.label, case.record, [case.steps[0], Step([Rows(0, 61, 14)], without)]),
+        numerics=numerics,
+        kv_format=kv_format,
+    )[1]
+    np.testing.assert_array_equal(middle[:13], want[:13])
