@@ -6,11 +6,14 @@ import mmap
 import os
 import stat
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from ninfer.artifact import strict_json
 from ninfer.artifact.entry import TensorEntry
+from ninfer.artifact.header import blake2b
 from ninfer.artifact.parse import Header, parse_header
 from ninfer.errors import ArtifactError
 from ninfer.formats import Planes, layouts
@@ -80,6 +83,16 @@ class Artifact:
             os.close(fd)
             raise
         return cls(Path(path), mapping, fd, header)
+
+    @cached_property
+    def weights_digest(self) -> str:
+        """BLAKE2b-256 (hex) of the architecture and of names, formats, shapes and payload digests of all weights.
+
+        Drafts name their target by it. Unlike `digest` it does not change with provenance or with a new chat template.
+        """
+        weights = {name: [entry.format, list(entry.shape), entry.blake2b] for name, entry in self.tensors.items()}
+        identity = {"architecture": self.architecture, "weights": weights}
+        return blake2b(strict_json.dump(identity, sort_keys=True).encode())
 
     @property
     def random(self) -> Mapping[str, Any] | None:

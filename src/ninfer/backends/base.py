@@ -107,7 +107,7 @@ class Executable(Protocol):
         ...
 
     def feature(self, feature: Feature) -> F32Array:
-        """What a marked feature was in the last step, float32 `[T, W]`: a view, valid until the next step.
+        """What a marked feature was in the last step, float32 `[rows, W]`: a view, valid until the next step.
 
         InvariantError for a feature that the graph does not mark, or before the first step.
         """

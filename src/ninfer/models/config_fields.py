@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ninfer.errors import ArtifactError
 
@@ -13,6 +14,12 @@ MAX_SIZE = 1 << 24
 
 MAX_LAYERS = 1024
 """Bound of a model's layers."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def _is_list(value: object, most: int) -> TypeGuard[list[Any]]:
+    return isinstance(value, list) and 1 <= len(value) <= most
 
 
 class ConfigFields:
@@ -65,9 +72,57 @@ class ConfigFields:
     def words(self, name: str, known: Sequence[str], *, most: int) -> tuple[str, ...]:
         """A list of 1 to `most` of the known words."""
         value = self._value(name)
-        if not isinstance(value, list) or not 1 <= len(value) <= most or any(item not in known for item in value):
+        if not _is_list(value, most) or any(item not in known for item in value):
             raise self.error(name, f"must be a list of 1 to {most} of {', '.join(known)}, got {value!r:.80}")
         return tuple(value)
+
+    def find_size(self, name: str, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
+        """As `size`, or None."""
+        return None if self._value(name) is None else self.size(name, least=least, most=most)
+
+    def sizes(self, name: str, *, least: int, most: int, count: int) -> tuple[int, ...]:
+        """A list of 1 to `count` integers in `least .. most`."""
+        value = self._value(name)
+        if not _is_list(value, count) or not all(type(item) is int and least <= item <= most for item in value):
+            raise self.error(name, f"must be 1 to {count} integers from {least} to {most}, got {value!r:.80}")
+        return tuple(value)
+
+    def sizes_or_null(self, name: str, *, count: int) -> tuple[int | None, ...]:
+        """A list of 1 to `count` values, each null or an integer from 1 on."""
+        value = self._value(name)
+        if not _is_list(value, count) or not all(
+            item is None or (type(item) is int and 1 <= item <= MAX_SIZE) for item in value
+        ):
+            raise self.error(name, f"must be 1 to {count} of null or an integer up to {MAX_SIZE}, got {value!r:.80}")
+        return tuple(value)
+
+    def flags(self, name: str, *, count: int) -> tuple[bool, ...]:
+        """A list of 1 to `count` truth values."""
+        value = self._value(name)
+        if not _is_list(value, count) or not all(type(item) is bool for item in value):
+            raise self.error(name, f"must be 1 to {count} of true or false, got {value!r:.80}")
+        return tuple(value)
+
+    def word(self, name: str, known: Sequence[str]) -> str:
+        """One of the known words."""
+        value = self._value(name)
+        if not isinstance(value, str) or value not in known:
+            raise self.error(name, f"must be one of {', '.join(known)}, got {value!r:.80}")
+        return value
+
+    def digest(self, name: str) -> str:
+        """A BLAKE2b-256 in 64 lower-case hex digits."""
+        value = self._value(name)
+        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+            raise self.error(name, f"must be 64 lower-case hex digits, got {value!r:.80}")
+        return value
+
+    def table(self, name: str, known: Iterable[str]) -> ConfigFields:
+        """An object with the known members."""
+        found = self.find_table(name, known)
+        if found is None:
+            raise self.error(name, "must be an object, got null")
+        return found
 
     def find_table(self, name: str, known: Iterable[str]) -> ConfigFields | None:
         """An object with the known members, or None."""

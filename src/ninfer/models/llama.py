@@ -15,14 +15,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ninfer.models.blocks import AttentionHeads, causal_attention, gated_mlp, gated_mlp_shapes
+from ninfer.models.blocks import AttentionHeads, attention_shapes, gated_mlp, gated_mlp_shapes, plain_attention
 from ninfer.models.config_fields import MAX_LAYERS, ConfigFields
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies
-from ninfer.ops.graph import Feature, Graph, Value
+from ninfer.ops.graph import Feature, Graph
 from ninfer.ops.linear import linear
 from ninfer.ops.rms_norm import rms_norm
-from ninfer.ops.rope import rope
 from ninfer.ops.rope_angles import rope_angles
 from ninfer.ops.select_rows import select_rows
 
@@ -50,6 +49,14 @@ class LlamaConfig:
     @property
     def heads(self) -> AttentionHeads:
         return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim)
+
+    @property
+    def num_decodable(self) -> int:
+        return self.vocab_size
+
+    @property
+    def head_name(self) -> str:
+        return "embed" if self.tied_head else "head"
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, file: object = None) -> LlamaConfig:
@@ -80,16 +87,11 @@ class LlamaConfig:
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every weight by name: matrices `[N, K]`, norm vectors `[W]`."""
-        hidden, q_width, kv_width = self.hidden_size, self.heads.q_width, self.heads.kv_width
+        hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
         for i in range(self.num_layers):
-            shapes |= {
-                f"layers.{i}.attn_norm": (hidden,),
-                f"layers.{i}.q": (q_width, hidden),
-                f"layers.{i}.k": (kv_width, hidden),
-                f"layers.{i}.v": (kv_width, hidden),
-                f"layers.{i}.o": (hidden, q_width),
-            }
+            shapes[f"layers.{i}.attn_norm"] = (hidden,)
+            shapes |= attention_shapes(f"layers.{i}", hidden, self.heads, gated=False)
             shapes |= gated_mlp_shapes(f"layers.{i}", hidden, self.intermediate_size)
         shapes["norm"] = (hidden,)
         if not self.tied_head:
@@ -102,7 +104,8 @@ class LlamaConfig:
         h = embedding(g, "embed", self.hidden_size)
         angles = rope_angles(g, rope_frequencies(self.head_dim, self.rope_theta))
         for i in range(self.num_layers):
-            attended = self._attention(g, f"layers.{i}", h, angles)
+            a = rms_norm(g, h, f"layers.{i}.attn_norm", self.rms_norm_eps)
+            attended = plain_attention(g, f"layers.{i}", a, self.heads, angles)
             # Nothing after this point mixes rows, so only rows with logits go on.
             if i == self.num_layers - 1 and not every_row:
                 attended, h = select_rows(g, attended), select_rows(g, h)
@@ -115,14 +118,4 @@ class LlamaConfig:
             g.mark_feature("final", last)
         if every_row:
             last = select_rows(g, last)
-        g.mark_logits(linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)]))
-
-    def _attention(self, g: Graph, layer: str, h: Value, angles: Value) -> Value:
-        """`[T, hidden]` to the heads' outputs side by side, `[T, q_width]`."""
-        q_width, kv_width = self.heads.q_width, self.heads.kv_width
-        k_end = q_width + kv_width
-        a = rms_norm(g, h, f"{layer}.attn_norm", self.rms_norm_eps)
-        qkv = linear(g, a, [(f"{layer}.q", q_width), (f"{layer}.k", kv_width), (f"{layer}.v", kv_width)])
-        qk = rope(g, qkv.columns(0, k_end), angles, self.num_heads + self.num_kv_heads, self.head_dim)
-        q, k, v = qk.columns(0, q_width), qk.columns(q_width, k_end), qkv.columns(k_end, qkv.width)
-        return causal_attention(g, self.heads, q, k, v)
+        g.mark_logits(linear(g, last, [(self.head_name, self.vocab_size)]))

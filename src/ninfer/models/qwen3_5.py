@@ -21,8 +21,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ninfer.models.blocks import AttentionHeads, causal_attention, gated_mlp, gated_mlp_shapes
+from ninfer.models.blocks import AttentionHeads, attention_shapes, gated_attention, gated_mlp, gated_mlp_shapes
 from ninfer.models.config_fields import MAX_LAYERS, MAX_SIZE, ConfigFields
+from ninfer.models.mtp import MTPModule
 from ninfer.ops.causal_conv import causal_conv
 from ninfer.ops.delta_gates import delta_gates
 from ninfer.ops.embedding import embedding
@@ -33,10 +34,8 @@ from ninfer.ops.graph import Feature, Graph, StateShape, Value
 from ninfer.ops.l2_norm import l2_norm
 from ninfer.ops.linear import linear
 from ninfer.ops.rms_norm import rms_norm
-from ninfer.ops.rope import rope
 from ninfer.ops.rope_angles import rope_angles
 from ninfer.ops.select_rows import select_rows
-from ninfer.ops.sigmoid_mul import sigmoid_mul
 
 MAX_CONV_TAPS = 64
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -109,6 +108,10 @@ class Qwen35Config:
         return len(self.layer_types)
 
     @property
+    def head_name(self) -> str:
+        return "embed" if self.tied_head else "head"
+
+    @property
     def heads(self) -> AttentionHeads:
         """Of the full attention layers."""
         return AttentionHeads(self.num_heads, self.num_kv_heads, self.head_dim)
@@ -172,47 +175,44 @@ class Qwen35Config:
         hidden = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"embed": (self.vocab_size, hidden)}
         for i, kind in enumerate(self.layer_types):
-            mixer = self._attention_shapes() if kind == FULL else self._delta_shapes()
-            shapes |= self._layer_shapes(f"layers.{i}", mixer)
+            layer = f"layers.{i}"
+            shapes[f"{layer}.mix_norm"] = (hidden,)
+            shapes |= (
+                attention_shapes(layer, hidden, self.heads, gated=True) if kind == FULL else self._delta_shapes(layer)
+            )
+            shapes |= gated_mlp_shapes(layer, hidden, self.intermediate_size)
         shapes["norm"] = (hidden,)
         if not self.tied_head:
             shapes["head"] = (self.vocab_size, hidden)
-        if self.num_mtp_layers:
-            shapes |= {"mtp.embed_norm": (hidden,), "mtp.hidden_norm": (hidden,), "mtp.fc": (hidden, 2 * hidden)}
-            shapes |= self._layer_shapes("mtp.layers.0", self._attention_shapes())
-            shapes["mtp.norm"] = (hidden,)
-        return shapes
+        mtp = self.find_mtp()
+        return shapes if mtp is None else shapes | mtp.tensor_shapes()
 
-    def _layer_shapes(self, layer: str, mixer: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {
-            f"{layer}.mix_norm": (self.hidden_size,),
-            **{f"{layer}.{part}": shape for part, shape in mixer.items()},
-            **gated_mlp_shapes(layer, self.hidden_size, self.intermediate_size),
-        }
+    def find_mtp(self) -> MTPModule | None:
+        """The module that drafts, if the checkpoint has one."""
+        if not self.num_mtp_layers:
+            return None
+        frequencies, magnitude = self._frequencies()
+        return MTPModule(
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            heads=self.heads,
+            gated=True,
+            frequencies=frequencies,
+            magnitude=magnitude,
+            rms_norm_eps=self.rms_norm_eps,
+        )
 
-    def _attention_shapes(self) -> dict[str, tuple[int, ...]]:
-        q_width, kv_width = self.heads.q_width, self.heads.kv_width
+    def _delta_shapes(self, layer: str) -> dict[str, tuple[int, ...]]:
         return {
-            "q": (q_width, self.hidden_size),
-            "q_gate": (q_width, self.hidden_size),
-            "k": (kv_width, self.hidden_size),
-            "v": (kv_width, self.hidden_size),
-            "q_norm": (self.head_dim,),
-            "k_norm": (self.head_dim,),
-            "o": (self.hidden_size, q_width),
-        }
-
-    def _delta_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {
-            "qkv": (self.conv_channels, self.hidden_size),
-            "z": (self.delta_v_width, self.hidden_size),
-            "a": (self.delta_num_v_heads, self.hidden_size),
-            "b": (self.delta_num_v_heads, self.hidden_size),
-            "conv": (self.conv_taps * self.conv_channels,),
-            "decay": (self.delta_num_v_heads,),
-            "dt_bias": (self.delta_num_v_heads,),
-            "out_norm": (self.delta_value_dim,),
-            "out": (self.hidden_size, self.delta_v_width),
+            f"{layer}.qkv": (self.conv_channels, self.hidden_size),
+            f"{layer}.z": (self.delta_v_width, self.hidden_size),
+            f"{layer}.a": (self.delta_num_v_heads, self.hidden_size),
+            f"{layer}.b": (self.delta_num_v_heads, self.hidden_size),
+            f"{layer}.conv": (self.conv_taps * self.conv_channels,),
+            f"{layer}.decay": (self.delta_num_v_heads,),
+            f"{layer}.dt_bias": (self.delta_num_v_heads,),
+            f"{layer}.out_norm": (self.delta_value_dim,),
+            f"{layer}.out": (self.hidden_size, self.delta_v_width),
         }
 
     def record(self, g: Graph, features: Collection[Feature] = ()) -> None:
@@ -223,7 +223,10 @@ class Qwen35Config:
         for i, kind in enumerate(self.layer_types):
             layer = f"layers.{i}"
             x = rms_norm(g, h, f"{layer}.mix_norm", self.rms_norm_eps)
-            mixed = self._attention(g, layer, x, angles) if kind == FULL else self._delta(g, layer, x)
+            if kind == FULL:
+                mixed = gated_attention(g, layer, x, self.heads, angles, self.rms_norm_eps)
+            else:
+                mixed = self._delta(g, layer, x)
             # Nothing after this point mixes rows, so only rows with logits go on.
             if i == self.num_layers - 1 and not every_row:
                 mixed, h = select_rows(g, mixed), select_rows(g, h)
@@ -236,7 +239,7 @@ class Qwen35Config:
             g.mark_feature("final", last)
         if every_row:
             last = select_rows(g, last)
-        logits = linear(g, last, [("embed" if self.tied_head else "head", self.vocab_size)])
+        logits = linear(g, last, [(self.head_name, self.vocab_size)])
         g.mark_logits(logits.columns(0, self.num_decodable))
 
     def _frequencies(self) -> tuple[tuple[float, ...], float]:
@@ -252,19 +255,6 @@ class Qwen35Config:
             beta_slow=self.yarn.beta_slow,
         )
         return frequencies, magnitude if self.yarn.magnitude is None else self.yarn.magnitude
-
-    def _attention(self, g: Graph, layer: str, x: Value, angles: Value) -> Value:
-        """`[T, hidden]` to the gated heads side by side, `[T, q_width]`."""
-        q_width, kv_width = self.heads.q_width, self.heads.kv_width
-        ends = (q_width, 2 * q_width, 2 * q_width + kv_width)
-        weights = (("q", q_width), ("q_gate", q_width), ("k", kv_width), ("v", kv_width))
-        y = linear(g, x, [(f"{layer}.{part}", width) for part, width in weights])
-        q = rms_norm(g, y.columns(0, ends[0]), f"{layer}.q_norm", self.rms_norm_eps, num_heads=self.num_heads)
-        k = rms_norm(g, y.columns(ends[1], ends[2]), f"{layer}.k_norm", self.rms_norm_eps, num_heads=self.num_kv_heads)
-        q = rope(g, q, angles, self.num_heads, self.head_dim)
-        k = rope(g, k, angles, self.num_kv_heads, self.head_dim)
-        attended = causal_attention(g, self.heads, q, k, y.columns(ends[2], y.width))
-        return sigmoid_mul(g, attended, y.columns(ends[0], ends[1]))
 
     def _delta(self, g: Graph, layer: str, x: Value) -> Value:
         """`[T, hidden]` to the gated value heads side by side, `[T, delta_v_width]`."""

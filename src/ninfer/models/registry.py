@@ -17,6 +17,16 @@ class ModelConfig(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
+    def num_decodable(self) -> int:
+        """Ids from 0 that a tokenizer can decode, of `vocab_size` rows: as many logits a step gives."""
+        ...
+
+    @property
+    def head_name(self) -> str:
+        """The weight that makes logits; the embedding where the two are one."""
+        ...
+
+    @property
     def hidden_size(self) -> int: ...
     @property
     def num_layers(self) -> int: ...

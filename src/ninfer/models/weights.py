@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,6 @@ from ninfer.artifact import Artifact, TensorEntry
 from ninfer.backends.base import FileRange, Matrix
 from ninfer.errors import ArtifactError, FormatError
 from ninfer.formats import layouts
-from ninfer.models.registry import ModelConfig
 
 MOST_NAMES_SHOWN = 8
 
@@ -31,7 +32,13 @@ class ArtifactWeights:
         return np.frombuffer(self._artifact.read(name), np.float32)
 
 
-def check_tensors(artifact: Artifact, config: ModelConfig) -> None:
+class ShapedConfig(Protocol):
+    """A configuration that says which tensors a file has."""
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+
+def check_tensors(artifact: Artifact, config: ShapedConfig) -> None:
     """ArtifactError unless the file has exactly the tensors of the model, in storage that backends read.
 
     Matrices are in layout n16 and any weight format, vectors are f32 in layout row. Tensor scales are read; codes and

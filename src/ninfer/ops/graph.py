@@ -112,7 +112,7 @@ class Graph:
         self.features: dict[Feature, Value] = {}
 
     def new_value(self, width: int, rows: RowSpace) -> Value:
-        """A fresh buffer `[rows, width]`; written by exactly one node."""
+        """A fresh buffer `[rows, width]`. One node writes it, or several nodes one part of its columns each."""
         if width < 1:
             raise InvariantError(f"a value of width {width}")
         self.buffer_widths.append(width)
@@ -160,9 +160,9 @@ class Graph:
         self.logits = value
 
     def mark_feature(self, feature: Feature, value: Value) -> None:
-        """Name a value `[T, W]` that stays to be read when a step is over."""
-        if value.rows != "T" or feature in self.features:
-            raise InvariantError(f"feature {feature} as {value}; a feature has all rows of a step and is marked once")
+        """Name a value that stays to be read when a step is over."""
+        if feature in self.features:
+            raise InvariantError(f"feature {feature} as {value}; it is {self.features[feature]}")
         self.features[feature] = value
 
     def assign_slots(self) -> BufferSlots:

@@ -17,11 +17,18 @@ from ninfer.ops.profiles import ROW_REDUCTION
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
 
 
-def rms_norm(g: Graph, x: Value, weight_name: str, eps: float, *, num_heads: int = 1) -> Value:
-    """Record the norm of every head of `x [rows, num_heads * D]` with the weight vector `[D]`; shaped like `x`."""
+def rms_norm(
+    g: Graph, x: Value, weight_name: str, eps: float, *, num_heads: int = 1, into: Value | None = None
+) -> Value:
+    """Record the norm of every head of `x [rows, num_heads * D]` with the weight vector `[D]`; shaped like `x`.
+
+    `into` takes the result instead of a new value: columns of a value that several nodes fill side by side.
+    """
     if x.width % num_heads:
         raise InvariantError(f"rms_norm of {x} as {num_heads} heads")
-    y = g.new_value(x.width, x.rows)
+    if into is not None and (into.width, into.rows) != (x.width, x.rows):
+        raise InvariantError(f"rms_norm of {x} into {into}")
+    y = g.new_value(x.width, x.rows) if into is None else into
     g.add("rms_norm", (x,), weights=(weight_name,), output=y, eps=eps, num_heads=num_heads)
     return y
 

@@ -296,10 +296,10 @@ class NativeExecutable:
         return read, *(access.replay or (-1, 0)), journal, len(access.saves)
 
     def feature(self, feature: Feature) -> F32Array:
-        """A view of a marked feature's rows of the last step."""
+        """A view of what a marked feature was in the last step."""
         if self._last_rows is None or feature not in self._features:
             raise InvariantError(f"feature {feature} of a graph that marks {list(self._features)}, after a step")
-        return self._features[feature][: self._last_rows["T"]]
+        return self._features[feature][: self._last_rows[self._graph.features[feature].rows]]
 
     def held_matrix(self, name: str) -> Matrix:
         """A weight where this executable reads it."""

@@ -105,7 +105,7 @@ class ReferenceExecutable:
         return self._rows(self._graph.logits, num_rows)
 
     def feature(self, feature: Feature) -> F32Array:
-        """A view of a marked feature's rows of the last step."""
+        """A view of what a marked feature was in the last step."""
         if self._num_rows is None or feature not in self._graph.features:
             raise InvariantError(f"feature {feature} of a graph that marks {list(self._graph.features)}, after a step")
         return self._rows(self._graph.features[feature], self._num_rows)
