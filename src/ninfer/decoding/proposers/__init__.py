@@ -1,0 +1,9 @@
+"""Owns: ways to draft tokens, one per module.
+Does not own: their verification, how long drafts are.
+Read first: ngram.py.
+"""
+
+from ninfer.decoding.proposers.combined import CombinedProposer
+from ninfer.decoding.proposers.ngram import NgramProposer
+
+__all__ = ["CombinedProposer", "NgramProposer"]
