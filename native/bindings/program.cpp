@@ -156,8 +156,8 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "A recorded graph bound to kernels, weights and buffers; see native/core/program.h.")
       .def("__init__",
            [](Program* p, int threads, const std::string& isa, int numerics, int max_rows, int max_logit_rows) {
-             check(numerics >= 0 && numerics <= static_cast<int>(Numerics::w4a4), "numerics", numerics,
-                   static_cast<long>(Numerics::w4a4));
+             check(numerics >= 0 && numerics <= static_cast<int>(Numerics::a8g32), "numerics", numerics,
+                   static_cast<long>(Numerics::a8g32));
              new (p) Program(threads, isa, static_cast<Numerics>(numerics), max_rows, max_logit_rows);
            },
            "threads"_a, "isa"_a, "numerics"_a, "max_rows"_a, "max_logit_rows"_a)

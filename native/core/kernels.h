@@ -61,11 +61,17 @@ constexpr std::size_t kActBytesPerRowGroup = 76;
 constexpr int kActSum = 64, kActMinus8 = 68, kActMinus16First = 72;  // offsets inside a record, per row of the tile
 constexpr int kMaxTileRows = 16;
 
+// Under a8g32 (ops/one_digit.py) the header is unused and a record holds, of each row: codes as int8 [R][32], scale [R]
+// f32, scale times the sum of codes [R] f32, -8 * sum [R] i32, -16 * sum of the first 16 codes [R] i32.
+constexpr std::size_t kOneDigitBytesPerRowGroup = 48;
+constexpr int kOneDigitScale = 32, kOneDigitSum = 36, kOneDigitMinus8 = 40, kOneDigitMinus16First = 44;
+
 // Under w4a4 (ops/nvfp4_rows.py) the header is unused and a record holds, of each row: 2 * E2M1 as int8 [R][32], scales of
 // both halves f32 [2][R], -16 * sum of the codes of both halves i32 [2][R].
 constexpr std::size_t kNvfp4BytesPerRowGroup = 48;
 constexpr int kNvfp4Scale = 32, kNvfp4Minus16 = 40;
-static_assert(kNvfp4BytesPerRowGroup <= kActBytesPerRowGroup);  // so that either kind of tile fits
+// Any kind of tile fits.
+static_assert(kOneDigitBytesPerRowGroup <= kActBytesPerRowGroup && kNvfp4BytesPerRowGroup <= kActBytesPerRowGroup);
 
 constexpr std::size_t tile_bytes(int rows, int groups) {
   return align64(kTileHeaderBytes + kActBytesPerRowGroup * static_cast<std::size_t>(rows) * groups);
@@ -87,7 +93,7 @@ struct ProductArgs {
   int record_begin, record_end;
   int rows;
   int tile_rows;
-  const std::uint8_t* tiles;  // packed weights under a8 and w4a4
+  const std::uint8_t* tiles;  // quantised activations
   const float* x;             // float products
   std::size_t ldx;
   float* y;                   // column 0 of this weight's output
@@ -249,8 +255,10 @@ struct KernelTable {
   int tile_rows;              // rows per activation tile that this target likes best
   // Quantise the (tile, group) pairs [begin, end), numbered tile by tile. Threads then write different lines.
   void (*quantize)(const QuantizeArgs&, long begin, long end);
+  void (*quantize_a8g32)(const QuantizeArgs&, long begin, long end);
   void (*quantize_w4a4)(const QuantizeArgs&, long begin, long end);
   void (*product_a8)(const ProductArgs&);    // packed weights, activations of two digits
+  void (*product_a8g32)(const ProductArgs&); // packed weights, activations of one digit
   void (*product_w4a4)(const ProductArgs&);  // nvfp4 weights, nvfp4 activations
   void (*product_f32)(const ProductArgs&);   // any weights, float activations
   void (*rms_norm)(const NormArgs&, int row_begin, int row_end);

@@ -190,7 +190,8 @@ std::vector<LinearPass> Program::passes(const LinearNode& n) const {
   for (int index : n.weights) {
     const Weight& w = weights_[index];
     LinearPass pass{};
-    if (numerics_ != Numerics::f32 && is_packed(w.format)) pass.codec = InputCodec::two_digits;
+    if (numerics_ != Numerics::f32 && is_packed(w.format))
+      pass.codec = numerics_ == Numerics::a8g32 ? InputCodec::one_digit : InputCodec::two_digits;
     if (numerics_ == Numerics::w4a4 && w.input_scale > 0) {
       pass.codec = InputCodec::nvfp4;
       pass.input_scale = w.input_scale;
@@ -202,6 +203,16 @@ std::vector<LinearPass> Program::passes(const LinearNode& n) const {
     column += w.n;
   }
   return passes;
+}
+
+auto Program::product_of(InputCodec codec) const -> void (*)(const ProductArgs&) {
+  switch (codec) {
+    case InputCodec::exact: return kernels_.product_f32;
+    case InputCodec::one_digit: return kernels_.product_a8g32;
+    case InputCodec::nvfp4: return kernels_.product_w4a4;
+    case InputCodec::two_digits: break;
+  }
+  return kernels_.product_a8;
 }
 
 void Program::exec(const LinearNode& n, int, int thread) {
@@ -225,9 +236,7 @@ void Program::exec(const LinearNode& n, int, int thread) {
         args.residual = at(n.residual) + part.column;
         args.ldr = stride(n.residual);
       }
-      (pass.codec == InputCodec::exact   ? kernels_.product_f32
-       : pass.codec == InputCodec::nvfp4 ? kernels_.product_w4a4
-                                         : kernels_.product_a8)(args);
+      product_of(pass.codec)(args);
     }
   }
 }
@@ -238,7 +247,9 @@ std::uint8_t* Program::quantize_input(const View& x, const LinearPass& pass, int
   const long groups = activation_groups(x.width);
   const long total = groups * ((num_rows + kernels_.tile_rows - 1) / kernels_.tile_rows), threads = threads_;
   QuantizeArgs args{at(x), stride(x), x.width, num_rows, kernels_.tile_rows, tiles_, pass.input_scale};
-  const auto quantize = pass.codec == InputCodec::nvfp4 ? kernels_.quantize_w4a4 : kernels_.quantize;
+  const auto quantize = pass.codec == InputCodec::nvfp4       ? kernels_.quantize_w4a4
+                        : pass.codec == InputCodec::one_digit ? kernels_.quantize_a8g32
+                                                              : kernels_.quantize;
   if (num_rows * groups <= kOwnTilePairs && num_rows <= kernels_.tile_rows) {
     args.tiles = thread_scratch_ + thread_bytes_ * thread + own_tile_offset_;
     quantize(args, 0, total);

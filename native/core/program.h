@@ -27,7 +27,7 @@ struct EmbeddingNode { int weight; View out; };
 enum class Norm { rms, gated_rms, l2 };
 struct NormNode { Norm kind; View x; View z; int vector; int num_heads; float eps, scale; View out; };
 // The weights of a product that see the same of its input.
-enum class InputCodec { exact, two_digits, nvfp4 };
+enum class InputCodec { exact, two_digits, one_digit, nvfp4 };
 struct LinearPass {
   struct Part { int weight, column; float factor; };
   InputCodec codec;
@@ -57,7 +57,7 @@ using Node = std::variant<EmbeddingNode, NormNode, LinearNode, RopeAnglesNode, R
                           GateNode, DeltaGatesNode, CausalConvNode, DeltaRuleNode, SelectRowsNode>;
 
 // Numeric profiles, in the numbers that Python uses for them.
-enum class Numerics : int { f32 = 0, a8 = 1, w4a4 = 2 };
+enum class Numerics : int { f32 = 0, a8 = 1, w4a4 = 2, a8g32 = 3 };
 
 struct StepSequence {
   int start, count, position;
@@ -143,6 +143,7 @@ class Program {
   void exec(const DeltaRuleNode&, int node, int thread);
   void exec(const SelectRowsNode&, int node, int thread);
   std::vector<LinearPass> passes(const LinearNode&) const;
+  auto product_of(InputCodec codec) const -> void (*)(const ProductArgs&);
   std::uint8_t* quantize_input(const View& x, const LinearPass& pass, int thread, bool& tiles_in_use);
   int attention_plan(const AttentionNode&);
   std::size_t most_partial_floats(const AttentionNode&, int num_pages) const;

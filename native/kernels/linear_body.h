@@ -77,19 +77,21 @@ struct Block {
   int first_row, column;  // of the output
 };
 
-// The sums that take the codes' offset out: of a whole block of 32 columns, or of one half of it.
-template <class Codes>
+// The sums that take the codes' offset out: of a whole block of 32 columns, or of one half of it. Minus8 and Minus16First
+// are where a record has them.
+template <class Codes, int Minus8 = kActMinus8>
 inline V::I block_bias(const std::uint8_t* act, int tile_rows, int row) {
-  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus8 * tile_rows)[row]);
+  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + Minus8 * tile_rows)[row]);
   static_assert(Codes::kOffset == 8 || Codes::kOffset == 16 || Codes::kOffset == 32 || Codes::kOffset == 128);
   constexpr int kLeft = Codes::kOffset == 8 ? 0 : Codes::kOffset == 16 ? 1 : Codes::kOffset == 32 ? 2 : 4;
   return kLeft == 0 ? minus_8 : V::template shift_left<kLeft>(minus_8);
 }
 
+template <int Minus8 = kActMinus8, int Minus16First = kActMinus16First>
 inline V::I half_bias(const std::uint8_t* act, int tile_rows, int row, int half) {
-  const V::I first = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus16First * tile_rows)[row]);
+  const V::I first = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + Minus16First * tile_rows)[row]);
   if (half == 0) return first;
-  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + kActMinus8 * tile_rows)[row]);
+  const V::I minus_8 = V::set1_i32(reinterpret_cast<const std::int32_t*>(act + Minus8 * tile_rows)[row]);
   return V::sub_i32(V::template shift_left<1>(minus_8), first);
 }
 
@@ -193,6 +195,63 @@ void packed_block(const ProductArgs& a, const Block& block) {
                   V::mul(acc[n][r], V::set1(row_scales[r] * a.factor)));
 }
 
+// Activations of one digit, whose groups have scales of their own.
+template <class Codes, int R, int N>
+void one_digit_block(const ProductArgs& a, const Block& block) {
+  const Weight& w = *a.weight;
+  const int tile_rows = block.tile_rows, row = block.row;
+  const std::size_t act_bytes = kOneDigitBytesPerRowGroup * static_cast<std::size_t>(tile_rows);
+  const std::uint8_t* act = block.tile + kTileHeaderBytes;
+  const bool first_pass = block.first_row == 0;
+  Ahead<N> ahead(w, block.record, w.block_bytes, w.groups);
+  V::F acc[N][R];
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r) acc[n][r] = V::zero();
+  for (int c = 0; c < w.groups; ++c, act += act_bytes) {
+    if (first_pass) ahead.next(fetch_block<Codes>);
+    const std::uint8_t* low_bits = block.record + w.codes_offset + Codes::kLow * static_cast<std::size_t>(c);
+    const std::uint8_t* high_bits = block.record + w.high_offset + Codes::kHigh * static_cast<std::size_t>(c);
+    const auto load = [&](int n, int j, V::B& a, V::B& b) __attribute__((always_inline)) {
+      Codes::load(low_bits + w.record_bytes * n, high_bits + w.record_bytes * n, j, a, b);
+    };
+    const auto digits = [&](int r) { return reinterpret_cast<const std::int8_t*>(act) + kGroup * (row + r); };
+    const float* scales = reinterpret_cast<const float*>(act + kOneDigitScale * tile_rows) + row;
+    const auto part = [&]<int Part>() __attribute__((always_inline)) {
+      V::I dot[N][R];
+      for (int r = 0; r < R; ++r) {
+        V::I bias = V::zero_i32();
+        if constexpr (Part != 0)
+          bias = half_bias<kOneDigitMinus8, kOneDigitMinus16First>(act, tile_rows, row + r, Part - 1);
+        else if constexpr (!Codes::kHasMin)
+          bias = block_bias<Codes, kOneDigitMinus8>(act, tile_rows, row + r);
+        for (int n = 0; n < N; ++n) dot[n][r] = bias;
+      }
+      V::template dot_block<Codes::kLargest, Part, R, N>(load, digits, dot);
+      for (int n = 0; n < N; ++n) {
+        const V::F scale = Codes::scale(w, block.record + w.record_bytes * n, c, Part == 1 ? 0 : 1);
+        for (int r = 0; r < R; ++r)
+          acc[n][r] = V::fma(V::to_float(dot[n][r]), V::mul(V::set1(scales[r]), scale), acc[n][r]);
+      }
+    };
+    if constexpr (Codes::kHalves) {
+      part.template operator()<1>();
+      part.template operator()<2>();
+    } else {
+      part.template operator()<0>();
+    }
+    if constexpr (Codes::kHasMin) {
+      const float* sums = reinterpret_cast<const float*>(act + kOneDigitSum * tile_rows) + row;
+      for (int n = 0; n < N; ++n) {
+        const V::F min = Codes::min(w, block.record + w.record_bytes * n, c);
+        for (int r = 0; r < R; ++r) acc[n][r] = V::fma(min, V::set1(sums[r]), acc[n][r]);
+      }
+    }
+  }
+  for (int n = 0; n < N; ++n)
+    for (int r = 0; r < R; ++r)
+      store_lanes(a, block.first_row + r, block.column + kLanes * n, V::mul(acc[n][r], V::set1(a.factor)));
+}
+
 // nvfp4 weights and activations: one digit, and a scale on both sides of every 16 columns.
 template <class Codes, int R, int N>
 void nvfp4_block(const ProductArgs& a, const Block& block) {
@@ -288,6 +347,12 @@ inline void for_blocks(const ProductArgs& a, Run run) {
 void product_a8(const ProductArgs& a) {
   with_codes(a.weight->format, [&]<class Codes>() {
     for_blocks<Codes>(a, [&]<int R, int N>(const Block& block) { packed_block<Codes, R, N>(a, block); });
+  });
+}
+
+void product_a8g32(const ProductArgs& a) {
+  with_codes(a.weight->format, [&]<class Codes>() {
+    for_blocks<Codes>(a, [&]<int R, int N>(const Block& block) { one_digit_block<Codes, R, N>(a, block); });
   });
 }
 

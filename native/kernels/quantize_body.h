@@ -1,5 +1,5 @@
-// Activations in the number formats of the numeric profiles: two int8 digits per row scale (a8, ops/two_digits.py) and
-// NVFP4 with a static scale (w4a4, ops/nvfp4_rows.py). Tiles and records are described in core/kernels.h.
+// Activations in the number formats of the numeric profiles: two int8 digits per row scale (a8, ops/two_digits.py), one
+// per group scale (a8g32, ops/one_digit.py) and NVFP4 with a static scale (w4a4, ops/nvfp4_rows.py). Tiles and records are described in core/kernels.h.
 #pragma once
 
 #include <math.h>
@@ -12,14 +12,14 @@ using namespace ninfer;
 
 // Rows whose largest magnitude is below this become zero: their scale would be near the subnormals.
 constexpr float kSmallestRowMax = 0x1p-100f;
-constexpr float kLargestCode = 127.0f * 256.0f;
+constexpr float kLargestTwoDigits = 127.0f * 256.0f, kLargestDigit = 127.0f;
 
 struct CodeScale {
   float scale, inverse;
   // NaN and infinity fail the comparison and end up in the scale, so that they are never lost.
-  explicit CodeScale(float amax)
-      : scale(amax < kSmallestRowMax ? 0.0f : amax / kLargestCode),
-        inverse(amax < kSmallestRowMax ? 0.0f : kLargestCode / amax) {}
+  explicit CodeScale(float amax, float largest_code = kLargestTwoDigits)
+      : scale(amax < kSmallestRowMax ? 0.0f : amax / largest_code),
+        inverse(amax < kSmallestRowMax ? 0.0f : largest_code / amax) {}
 };
 
 // Where one tile lies and what it holds.
@@ -70,6 +70,31 @@ void quantize(const QuantizeArgs& a, long begin, long end) {
       put(record, kActSum, tile.rows, row, static_cast<float>(static_cast<std::int32_t>(sum)));
       put(record, kActMinus8, tile.rows, row, static_cast<std::int32_t>(-8u * sum));
       put(record, kActMinus16First, tile.rows, row, static_cast<std::int32_t>(-16u * first));
+    }
+  }
+}
+
+void quantize_a8g32(const QuantizeArgs& a, long begin, long end) {
+  const int groups = activation_groups(a.k);
+  for (long i = begin; i < end; ++i) {
+    const Tile tile(a, static_cast<int>(i / groups));
+    const int group = static_cast<int>(i % groups);
+    std::uint8_t* record = tile.data + kTileHeaderBytes + kOneDigitBytesPerRowGroup * tile.rows * group;
+    for (int row = 0; row < tile.rows; ++row) {
+      alignas(64) float tail[kGroup];
+      const float* x = whole_group(tile.x + row * a.ldx, group * kGroup, a.k, tail);
+      const CodeScale scale(V::abs_max(x, kGroup), kLargestDigit);
+      std::int8_t* codes = reinterpret_cast<std::int8_t*>(record) + kGroup * row;
+      int sum = 0, first = 0;
+      for (int half = 0; half < kGroup; half += 16) {
+        V::quantize16(x + half, scale.inverse, codes + half);
+        first = sum;
+        for (int j = half; j < half + 16; ++j) sum += codes[j];
+      }
+      put(record, kOneDigitScale, tile.rows, row, scale.scale);
+      put(record, kOneDigitSum, tile.rows, row, scale.scale * static_cast<float>(sum));
+      put(record, kOneDigitMinus8, tile.rows, row, static_cast<std::int32_t>(-8 * sum));
+      put(record, kOneDigitMinus16First, tile.rows, row, static_cast<std::int32_t>(-16 * first));
     }
   }
 }

@@ -62,6 +62,7 @@ MODELS = [
     ("uneven", "q4g32m", "a8", "int8"),
     ("wide", "q8g32", "a8", "int8"),
     ("ragged", "q4g32", "a8", "bf16"),
+    ("uneven", "q4g32m", "a8g32", "int8"),
     ("uneven", "q4g32m", "f32", "int8"),
     ("wide", "q4g32", "f32", "bf16"),
     ("ragged", "bf16", "f32", "bf16"),

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from ninfer.errors import ConfigError
 
-Numerics = Literal["a8", "f32", "w4a4"]
+Numerics = Literal["a8", "a8g32", "f32", "w4a4"]
 KVFormat = Literal["int8", "bf16"]
 WeightsMemory = Literal["auto", "huge", "mapped"]
 BackendName = Literal["cpu", "reference"]
@@ -17,8 +17,9 @@ BackendName = Literal["cpu", "reference"]
 class RuntimeOptions:
     """Everything a backend needs to know besides graph and weights; ConfigError names a field that cannot be.
 
-    numerics: `a8` turns activation rows into two int8 digits for products with packed weights; `f32` is exact; `w4a4`
-    turns them into NVFP4 for nvfp4 weights that have an input scale and is `a8` for everything else.
+    numerics: `a8` turns activation rows into two int8 digits for products with packed weights, `a8g32` into one per
+    value with a scale per 32; `f32` is exact; `w4a4` turns them into NVFP4 for nvfp4 weights that have an input scale
+    and is `a8` for everything else.
     kv_format: storage of keys and values (quant-formats.md section 8).
     num_pages: KV pages of 64 tokens, shared by all sequences.
     max_rows: most rows (tokens) of one step; max_logit_rows: most rows of one step whose logits are wanted.

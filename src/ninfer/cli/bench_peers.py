@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import get_args
 
 import click
+
+from ninfer.backends.options import Numerics
 
 
 @click.command("peers")
@@ -26,6 +29,13 @@ import click
 @click.option("--work", "pattern", help="Only work whose name contains this, for example 'decode'.")
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of every engine.")
 @click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--numerics",
+    type=click.Choice(get_args(Numerics)),
+    default="a8",
+    show_default=True,
+    help="Our numeric profile; a8g32 rounds activations as both peers do.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with all raw values.")
 def command(
     gguf: str,
@@ -34,6 +44,7 @@ def command(
     pattern: str | None,
     threads: int,
     rounds: int,
+    numerics: str,
     as_json: bool,
 ) -> None:
     """Our engine beside llama.cpp and ik_llama.cpp on one GGUF file: best settings each, then rounds A B C A B C.
@@ -44,6 +55,7 @@ def command(
     from pathlib import Path
 
     from ninfer.bench import peers, rendering
+    from ninfer.bench.engine import DEFAULT_SETTINGS
     from ninfer.bench.workload import DEFAULT_WORK
     from ninfer.convert.library import resolve_model
 
@@ -59,7 +71,7 @@ def command(
     if not work:
         raise click.UsageError(f"no work is called {pattern!r}; there is {', '.join(w.name for w in DEFAULT_WORK)}")
     contenders = [
-        peers.own(resolve_model(gguf, progress)),
+        peers.own(resolve_model(gguf, progress), {**DEFAULT_SETTINGS, "numerics": numerics}),
         *(
             peers.peer(engine, by_engine.get(engine, everywhere), Path(gguf))
             for engine in engines or ("llama.cpp", "ik_llama.cpp")

@@ -15,6 +15,13 @@ and groups are combined in float32 in ascending order, one fused multiply-add ea
     nvfp4, qw = 2 * E2M1:               acc = fma(float(sum qx qw), E4M3 scale, acc)        y = acc * (row_scale * f)
                                         f = float32(factor / 2), divided in float64
 
+Under `a8g32` the same weights meet inputs in one int8 code per value with a scale sx per 32 columns (`one_digit`):
+
+    all formats:                        acc = fma(float(sum qx qw), sx * scale, acc)        y = acc * f, f as above or 1
+    q4g32m:                             then acc = fma(min, sx * float(sum qx), acc)
+
+with sums over the 32 columns of a scale sx (16 for nvfp4), and `sx * scale` rounded.
+
 Under `w4a4` an nvfp4 weight that has an input scale ga meets inputs in NVFP4 (`nvfp4_rows`): qx = 2 * E2M1 and an E4M3
 scale sx per 16 columns. Everything else is as under `a8`.
 
@@ -39,8 +46,8 @@ from ninfer.ops.profiles import PRODUCT
 from ninfer.ops.spec import Case, F64Array, OpSpec, Rows, Step
 
 InputCodec = Callable[[F64Array], F64Array]
-"""What a product sees of its input: `exact`, `two_digits.as_seen_by_a8`, or `nvfp4_rows.as_seen_by_w4a4` with an input
-scale."""
+"""What a product sees of its input: `exact`, `two_digits.as_seen_by_a8`, `one_digit.as_seen_by_a8g32`, or
+`nvfp4_rows.as_seen_by_w4a4` with an input scale."""
 
 
 def exact(x: F64Array) -> F64Array:

@@ -9,7 +9,7 @@ K and V are what the pages hold, in the KV format of the run; `kv_append` of the
 step before. Rows of other sequences are never seen. A row's result depends on that row and its history alone, and sums
 over positions have one order that is aligned to absolute positions, however the history came about.
 
-Numerics. Softmax is float. With int8 KV under the `a8` and `w4a4` profiles, `scale * q` (a float32 product) of each
+Numerics. Softmax is float. With int8 KV under every profile but `f32`, `scale * q` (a float32 product) of each
 head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact integers inside a
 group. The weights p times the value scales may be taken so too: the positions of a page, those the row does not see as
 zero, are then one row of codes per group, and their products with the value codes are exact integers.

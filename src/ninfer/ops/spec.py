@@ -31,7 +31,7 @@ class OpSpec:
 
     `state` is what the op keeps of a sequence in a recurrent layer, by name and axes: read before the first row of a
     step, replaced row by row, and saved where the step says (`batch.StateAccess`). `profile_of_codes` stands for
-    `profile` under `a8` and `w4a4` with int8 KV.
+    `profile` under every numeric profile but `f32`, with int8 KV.
     """
 
     name: str

@@ -10,10 +10,11 @@ A product with integer weights is then two int8 dot products, exact, `256 * sum(
 byte instructions of every CPU of the last decade do at full speed. A NaN or infinity makes the row's scale NaN or
 infinite: it is never lost.
 
-Why not one int8 digit per group of 32, which costs half the products of a long prefill? Because it is not good enough:
-on SmolLM2-135M it moves the logits by 0.3 rms (KL divergence 3.6e-3 nat) and loses the golden answer; two digits per
-row move them by 0.03 (3e-5 nat), less than a bf16 KV cache does. Decoding reads weights at memory speed either way.
-Measured 2026-11-30 on three prompts with the reference backend; docs/how-it-works.md, "Numeric profiles".
+Why is one int8 digit per group of 32, which costs half the products of a long prefill, a profile of its own (`a8g32`)
+and not the default? Because it is not good enough: on SmolLM2-135M it moves the logits by 0.3 rms (KL divergence 3.6e-3
+nat) and loses the golden answer; two digits per row move them by 0.03 (3e-5 nat), less than a bf16 KV cache does.
+Decoding reads weights at memory speed either way. Measured 2026-11-30 on three prompts with the reference backend;
+docs/how-it-works.md, "Numeric profiles".
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ WEIGHT_FORMATS: Mapping[str, int] = {
     )
 }
 _KV_FORMATS = {"bf16": 0, "int8": 1}
-NUMERICS: Mapping[Numerics, int] = {"f32": 0, "a8": 1, "w4a4": 2}
+NUMERICS: Mapping[Numerics, int] = {"f32": 0, "a8": 1, "w4a4": 2, "a8g32": 3}
 """What this backend implements of formats and numeric profiles; the rest is refused by name."""
 
 _SMALLEST_HUGE_KV = 32 * 2**20

@@ -19,6 +19,7 @@ from ninfer.ops.causal_conv import window_after
 from ninfer.ops.graph import Node, Value
 from ninfer.ops.linear import InputCodec, exact
 from ninfer.ops.nvfp4_rows import as_seen_by_w4a4
+from ninfer.ops.one_digit import as_seen_by_a8g32
 from ninfer.ops.two_digits import as_seen_by_a8
 
 F64Array = npt.NDArray[np.float64]
@@ -31,6 +32,8 @@ def input_codec(matrix: Matrix, numerics: Numerics) -> InputCodec:
     """What a product with this weight sees of its input (`ops.linear`)."""
     if numerics == "f32" or matrix.format in FLOAT_FORMATS:
         return exact
+    if numerics == "a8g32":
+        return as_seen_by_a8g32
     tensor = matrix.tensor_scale
     if numerics == "w4a4" and tensor is not None and tensor.input_scale is not None:
         return partial(as_seen_by_w4a4, input_scale=tensor.input_scale)
