@@ -11,7 +11,8 @@ import pytest
 
 from engine.harness import Outcome, expected, formula_engine
 from ninfer.decoding import SamplingParams
-from ninfer.engine import Delta, Engine, EnginePlan, EngineService, GenerationRequest
+from ninfer.engine import Delta, Engine, EnginePlan, GenerationRequest
+from ninfer.engine.service import EngineService
 from ninfer.engine.testing import FaultyModel, FormulaModel, make_plan
 from ninfer.errors import BackendError, EngineFailedError, InvariantError, OverloadedError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, now_ns

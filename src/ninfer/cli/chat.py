@@ -15,7 +15,7 @@ from ninfer.cli.exit_codes import ExitCode
 from ninfer.cli.generation import engine_config, generation_options, make_request, session_sampling
 from ninfer.cli.output import complain, notice, write_answer
 from ninfer.cli.prompt import PromptMessages, require_template
-from ninfer.cli.session import Session, open_session
+from ninfer.cli.session import Session, keep_openssl_out, open_session
 from ninfer.cli.template_variables import Variables, check_variables, pop_variables, template_options
 from ninfer.decoding import SamplingParams
 from ninfer.errors import RequestError
@@ -47,6 +47,7 @@ def command(
     """
     variables = pop_variables(settings)
     with open_session(model, engine_config(settings)) as session:
+        keep_openssl_out()
         check_variables(variables, require_template(session.template))
         conversation = Conversation(
             session,

@@ -11,7 +11,7 @@ from ninfer.cli.exit_codes import ExitCode
 from ninfer.cli.generation import engine_config, generation_options, make_request, session_sampling
 from ninfer.cli.output import notice, write_answer, write_json
 from ninfer.cli.prompt import parse_prompt
-from ninfer.cli.session import open_session
+from ninfer.cli.session import keep_openssl_out, open_session
 from ninfer.cli.template_variables import pop_variables, template_options
 
 
@@ -50,6 +50,7 @@ def command(
     variables = pop_variables(settings)
     source = parse_prompt(prompt=prompt, messages=messages, prompt_ids=prompt_ids, raw=raw)
     with open_session(model, engine_config(settings)) as session:
+        keep_openssl_out()
         request = make_request(
             source.ids(session.tokenizer, session.template, variables),
             sampling=session_sampling(session, settings, greedy=greedy),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,3 +54,13 @@ def open_session(model: str, config: EngineConfig) -> Iterator[Session]:
         with load_engine(plan, artifact, tokenizer) as engine:
             timeline.load_end_ns = now_ns()
             yield Session(artifact, engine, tokenizer, template, timeline)
+
+
+def keep_openssl_out() -> None:
+    """Let `hashlib`, if it is still to be imported, use Python's own digests in this process.
+
+    Jinja imports it for a cache that is not used here, and OpenSSL would be 3.4 MB of the memory of a chat: 2 % with a
+    model of 135 million weights. A module that is None counts as one that cannot be found, and `hashlib` does without
+    this one. Only for processes that belong to a command: other code may want what only OpenSSL has.
+    """
+    sys.modules.setdefault("_hashlib", None)  # type: ignore[arg-type]  # None is what blocks an import

@@ -11,7 +11,6 @@ from ninfer.engine.loading import load_engine
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem
 from ninfer.engine.planning import largest_contexts, plan_engine
 from ninfer.engine.request import GenerationRequest, StopRules, Thinking
-from ninfer.engine.service import EngineService, Ticket
 
 __all__ = [
     "Choice",
@@ -19,7 +18,6 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EnginePlan",
-    "EngineService",
     "Failed",
     "Finished",
     "GenerationEvent",
@@ -28,7 +26,6 @@ __all__ = [
     "MemoryItem",
     "StopRules",
     "Thinking",
-    "Ticket",
     "detect_hardware",
     "largest_contexts",
     "load_engine",

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ninfer.engine import Delta, EngineService
+from ninfer.engine import Delta
+from ninfer.engine.service import EngineService
 from ninfer.errors import NInferError, OverloadedError, RequestError
 from ninfer.metrics import now_ns
 from ninfer.server import sse

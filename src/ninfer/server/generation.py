@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ninfer.engine import Delta, EngineService, Failed, GenerationEvent, GenerationRequest, Ticket
+from ninfer.engine import Delta, Failed, GenerationEvent, GenerationRequest
+from ninfer.engine.service import EngineService, Ticket
 from ninfer.metrics import RequestTimeline
 from ninfer.server.answer import Answer, Choice
 from ninfer.server.inputs import Prompt

@@ -19,7 +19,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 import ninfer
-from ninfer.engine import Engine, EngineService
+from ninfer.engine import Engine
+from ninfer.engine.service import EngineService
 from ninfer.errors import ConfigError, OverloadedError
 from ninfer.server.accounts import Accounts
 from ninfer.server.app import make_app

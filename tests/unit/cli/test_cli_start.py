@@ -32,3 +32,12 @@ def test_parsing_a_command_line_is_light(arguments) -> None:
 @pytest.mark.parametrize("arguments", [("--version",), ("pull", "--help"), ("verify", "--help")])
 def test_commands_without_a_model_do_not_import_numpy(arguments) -> None:
     assert "numpy" not in modules_after(*arguments)
+
+
+def test_the_template_engine_of_a_chat_comes_without_openssl() -> None:
+    check = (
+        "import sys; from ninfer.cli.session import keep_openssl_out; keep_openssl_out(); import ninfer.text.sandbox; "
+        "import hashlib; print(hashlib.sha1(b'').hexdigest(), sys.modules['_hashlib'], 'jinja2' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("da39a3ee5e6b4b0d3255bfef95601890afd80709 None True\n", "")
