@@ -99,9 +99,9 @@ def test_missing_and_foreign_tensors_are_named(model: Path, tmp_path: Path) -> N
     config = configs(model)["mtp"]
     weights = random_weights(config)
     weights["mtp.layers.0.q_gate"] = weights.pop("mtp.fc")
-    with Artifact.open(write_companion(tmp_path / "a.ninfer", config, weights)) as companion:
-        with pytest.raises(ArtifactError, match=r"missing: mtp\.fc"):
-            read_companion(companion)
+    path = write_companion(tmp_path / "a.ninfer", config, weights)
+    with Artifact.open(path) as companion, pytest.raises(ArtifactError, match=r"missing: mtp\.fc"):
+        read_companion(companion)
 
 
 def test_a_model_is_no_draft(model: Path) -> None:
@@ -122,9 +122,9 @@ def test_another_target_is_refused_by_both_names(model: Path, tmp_path: Path) ->
         (same_shape, "weights_digest"),
         (more_rows, r"vocab_size 211; .*larger\.ninfer has 212"),
     ):
-        with Artifact.open(draft) as companion, Artifact.open(path) as other:
-            with pytest.raises(ConfigError, match=rf"draft\.ninfer .*{words}"):
-                attach(companion, other)
+        refusal = pytest.raises(ConfigError, match=rf"draft\.ninfer .*{words}")
+        with Artifact.open(draft) as companion, Artifact.open(path) as other, refusal:
+            attach(companion, other)
 
 
 def test_the_weights_digest_follows_weights_only(model: Path, tmp_path: Path) -> None:

@@ -1,16 +1,26 @@
-"""Draft companions: which kinds there are, and the checks that one belongs to the model it is attached to."""
+"""Drafts by kind: which files one is made of, the checks that they belong to their target, loading and its cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from ninfer.artifact import Artifact
-from ninfer.errors import UnsupportedError
-from ninfer.models.companion import DraftHeadConfig, DraftTarget
+from ninfer.backends.base import Matrix
+from ninfer.backends.options import RuntimeOptions
+from ninfer.errors import ArtifactError, ConfigError, UnsupportedError
+from ninfer.models.companion import SHORTLIST_HEAD, SHORTLIST_IDS, DraftHead, DraftHeadConfig, DraftTarget
 from ninfer.models.dflash import DFlashConfig
-from ninfer.models.mtp import MTPConfig
-from ninfer.models.registry import read_config
-from ninfer.models.weights import check_tensors
+from ninfer.models.draft_model import DraftModel, DraftPass, DraftWeights
+from ninfer.models.loading import Model, backend_functions
+from ninfer.models.mtp import MTPConfig, MTPModule
+from ninfer.models.qwen3_5 import Qwen35Config
+from ninfer.models.registry import ModelConfig, read_config
+from ninfer.models.weights import ArtifactWeights, check_tensors
+from ninfer.ops.graph import Feature, Graph
 
 CompanionConfig = MTPConfig | DFlashConfig | DraftHeadConfig
 
@@ -48,3 +58,123 @@ def attach(companion: Artifact, target: Artifact) -> CompanionConfig:
     config = read_companion(companion)
     config.target.check(target_of(target), draft=companion.path, target=target.path)
     return config
+
+
+@dataclass(frozen=True)
+class DraftSource:
+    """A draft that is ready to be loaded or planned.
+
+    module: what runs. features: what its target must be loaded with. files: by weight the file that has it, for all
+    weights that are not the target's. shortlist: rows of its head, None for the target's whole head.
+    """
+
+    target: Artifact
+    target_config: ModelConfig
+    module: MTPModule | DFlashConfig
+    features: tuple[Feature, ...]
+    files: Mapping[str, Artifact]
+    shortlist: int | None
+
+    @property
+    def head(self) -> DraftHead:
+        config = self.target_config
+        if self.shortlist is not None:
+            return DraftHead(SHORTLIST_HEAD, self.shortlist, self.shortlist)
+        return DraftHead(config.head_name, config.vocab_size, config.num_decodable)
+
+
+def find_mtp(target: Artifact, draft: Artifact | None, *, shortlist: bool) -> DraftSource:
+    """MTP drafts for a model: of the attached file, else of its own `mtp` tensors.
+
+    shortlist: whether they are to be chosen from the attached file's shortlist. ConfigError if something is missing or
+    belongs to another model, ArtifactError for a wrong file.
+    """
+    config = read_config(target.architecture, target.config, file=target.path)
+    attached = None if draft is None else attach(draft, target)
+    files: dict[str, Artifact] = {}
+    if isinstance(attached, MTPConfig) and draft is not None:
+        module, file = attached.module, draft
+    else:
+        _check_kind(attached, draft, "mtp", (DraftHeadConfig,))
+        own = config.find_mtp() if isinstance(config, Qwen35Config) else None
+        if own is None:
+            raise ConfigError(f"spec mtp: {target.path} has no MTP module of its own; attach one with draft")
+        module, file = own, target
+    files |= dict.fromkeys(module.tensor_shapes(), file)
+    size = _shortlist(attached, draft, files, wanted=shortlist)
+    return DraftSource(target, config, module, ("final",), files, size)
+
+
+def _check_kind(
+    attached: CompanionConfig | None, draft: Artifact | None, spec: str, kinds: tuple[type[CompanionConfig], ...]
+) -> None:
+    if attached is not None and draft is not None and not isinstance(attached, kinds):
+        raise ConfigError(f"spec {spec}: the draft {draft.path} is one of architecture {draft.architecture!r}")
+
+
+def _shortlist(
+    attached: CompanionConfig | None, draft: Artifact | None, files: dict[str, Artifact], *, wanted: bool
+) -> int | None:
+    """Rows of the shortlist if one is wanted; adds its weights to `files`."""
+    if not wanted:
+        return None
+    if attached is None or draft is None or attached.shortlist_size is None:
+        where = "no draft is attached" if draft is None else f"the draft {draft.path} has none"
+        raise ConfigError(f"lm_head_draft needs a shortlist, and {where}; make one with `ninfer make-draft-head`")
+    files |= {SHORTLIST_HEAD: draft, SHORTLIST_IDS: draft}
+    return attached.shortlist_size
+
+
+def load_draft(source: DraftSource, target: Model, options: RuntimeOptions) -> DraftModel:
+    """Load a draft beside its loaded target, whose embedding and head it uses in place.
+
+    Pages have the numbers of the target's; `options.max_rows` and `max_logit_rows` are those of one pass. The draft is
+    closed before the target. ArtifactError for a wrong shortlist, UnsupportedError for what the backend does not
+    implement, BackendError if memory runs out.
+    """
+    compile_graph, _ = backend_functions(options)
+    weights = _weights(source, target.held_matrix)
+    passes = []
+    for graph in _record(source):
+        executable = compile_graph(graph, weights, options)
+        inputs = tuple(graph.input_values())
+        passes.append(DraftPass(executable, inputs, source.target_config.vocab_size, options))
+    return DraftModel(source.module, tuple(passes), _shortlist_ids(source))
+
+
+def plan_draft_memory(source: DraftSource, options: RuntimeOptions) -> dict[str, int]:
+    """The exact bytes that `load_draft` will hold, by the names in `backends.base.MEMORY_PARTS`; allocates nothing."""
+    _, plan = backend_functions(options)
+    shared = ArtifactWeights(source.target)
+    weights = _weights(source, lambda name: replace(shared.matrix(name), shared=True))
+    plans = [plan(graph, weights, options) for graph in _record(source)]
+    return {part: sum(one[part] for one in plans) for part in plans[0]}
+
+
+def _record(source: DraftSource) -> list[Graph]:
+    """The graphs of a draft, in the order of its passes."""
+    graph = Graph()
+    if isinstance(source.module, DFlashConfig):
+        raise UnsupportedError("dflash drafts are not run yet")
+    source.module.record(graph, source.head)
+    return [graph]
+
+
+def _weights(source: DraftSource, target: Callable[[str], Matrix]) -> DraftWeights:
+    readers: dict[int, ArtifactWeights] = {}
+    own = {name: readers.setdefault(id(file), ArtifactWeights(file)) for name, file in source.files.items()}
+    return DraftWeights(own, target)
+
+
+def _shortlist_ids(source: DraftSource) -> npt.NDArray[np.int32] | None:
+    """The tokens of the shortlist's rows."""
+    if source.shortlist is None:
+        return None
+    file = source.files[SHORTLIST_IDS]
+    stored = ArtifactWeights(file).vector(SHORTLIST_IDS)
+    limit = source.target_config.num_decodable
+    with np.errstate(invalid="ignore"):
+        ids = stored.astype(np.int32)
+    if not (np.array_equal(ids, stored) and (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < limit):
+        raise ArtifactError(f"must ascend from 0 on below {limit}", file=file.path, field=SHORTLIST_IDS)
+    return ids

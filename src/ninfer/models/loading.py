@@ -87,7 +87,7 @@ def load_model(artifact: Artifact, options: RuntimeOptions, features: Collection
     out, InvariantError for features of layers that the model does not have.
     """
     config, graph = _record(artifact, features)
-    compile_graph, _ = _backend(options)
+    compile_graph, _ = backend_functions(options)
     executable = compile_graph(graph, ArtifactWeights(artifact), options)
     return Model(config, executable, options, recurrent=bool(graph.state_layers))
 
@@ -95,7 +95,7 @@ def load_model(artifact: Artifact, options: RuntimeOptions, features: Collection
 def plan_memory(artifact: Artifact, options: RuntimeOptions, features: Collection[Feature] = ()) -> dict[str, int]:
     """The exact bytes that `load_model` will hold, by the names in `backends.base.MEMORY_PARTS`; allocates nothing."""
     _, graph = _record(artifact, features)
-    _, plan = _backend(options)
+    _, plan = backend_functions(options)
     return plan(graph, ArtifactWeights(artifact), options)
 
 
@@ -110,7 +110,7 @@ def _record(artifact: Artifact, features: Collection[Feature]) -> tuple[ModelCon
     return config, graph
 
 
-def _backend(options: RuntimeOptions) -> tuple[CompileGraph, PlanMemory]:
+def backend_functions(options: RuntimeOptions) -> tuple[CompileGraph, PlanMemory]:
     """The two functions of the chosen backend; imported here, because only one is needed and both take time."""
     if options.backend == "reference":
         from ninfer.backends.reference import executable as reference

@@ -32,7 +32,7 @@ from ninfer.models.companion import DraftHead, DraftTarget, read_heads, read_sho
 from ninfer.models.config_fields import ConfigFields
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies
-from ninfer.ops.graph import Feature, Graph, Value
+from ninfer.ops.graph import Feature, Graph
 from ninfer.ops.linear import linear
 from ninfer.ops.rms_norm import rms_norm
 from ninfer.ops.rope_angles import rope_angles
@@ -66,8 +66,8 @@ class MTPModule:
             "mtp.norm": (hidden,),
         }
 
-    def record(self, g: Graph, head: DraftHead) -> Value:
-        """Record one pass; gives the input `[T, hidden]` that takes the rows h_p.
+    def record(self, g: Graph, head: DraftHead) -> None:
+        """Record one pass. Its input `[T, hidden]` takes the rows h_p.
 
         Token ids of a step are x_{p+1}, positions p. Logits `[R, num_logits]` and feature `final`, the rows m_p
         `[R, hidden]`, are there for the wanted rows only: the others just leave keys and values.
@@ -88,7 +88,6 @@ class MTPModule:
         last = rms_norm(g, gated_mlp(g, LAYER, x, self.intermediate_size, eps), "mtp.norm", eps)
         g.mark_feature("final", last)
         g.mark_logits(linear(g, last, [(head.weight, head.num_rows)]).columns(0, head.num_logits))
-        return given
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,10 @@ class Graph:
         self.inputs.append(value.buffer)
         return value
 
+    def input_values(self) -> list[Value]:
+        """The inputs as a whole, in order."""
+        return [Value(buffer, self.buffer_rows[buffer], 0, self.buffer_widths[buffer]) for buffer in self.inputs]
+
     def new_kv_layer(self, shape: KVShape) -> int:
         """Reserve a KV layer; returns its index, which `kv_append` and `paged_attention` name."""
         self.kv_layers.append(shape)

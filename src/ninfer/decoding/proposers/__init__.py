@@ -4,6 +4,7 @@ Read first: ngram.py.
 """
 
 from ninfer.decoding.proposers.combined import CombinedProposer
+from ninfer.decoding.proposers.mtp import MTPProposer
 from ninfer.decoding.proposers.ngram import NgramProposer
 
-__all__ = ["CombinedProposer", "NgramProposer"]
+__all__ = ["CombinedProposer", "MTPProposer", "NgramProposer"]

@@ -1,0 +1,190 @@
+"""Drafts of an MTP module (`models.mtp`): columns of the text so far, then one column per drafted token.
+
+Column p joins the target's row p with token p + 1 and gives the token after that. Most columns of a prompt are computed
+as soon as their rows are final. In decoding, rows are kept until the next draft is asked for, and their columns run in
+one pass with it: the last of them gives the first token, and each further token is one more column on the module's own
+row. Those columns are provisional: their slots lie behind all final ones, which overwrite them.
+
+A column runs once. A sequence without a new row since its last draft, because a step failed or its state was settled,
+gets no draft until it has one: to run its last column again could write to a page that others read by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask, Ids
+from ninfer.decoding.proposers.choice import choose
+from ninfer.decoding.sampler import Candidates
+from ninfer.errors import InvariantError
+from ninfer.models.batch import ForwardBatch, SequenceRows
+from ninfer.models.draft_model import DraftModel
+from ninfer.ops.graph import Feature
+
+Rows = npt.NDArray[np.float32]
+
+MAX_WINDOW = 8
+MAX_PENDING = 16
+"""Rows that a sequence keeps at most: a round of the longest draft gives 9, and a pass over more is no cheaper."""
+
+
+class FeatureSource(Protocol):
+    """The target, as far as drafts read it."""
+
+    def feature(self, feature: Feature) -> Rows:
+        """A feature of all rows of the last step, `[T, hidden]`, valid until the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of one sequence that run in one pass, from `position` on: `ids` int32 `[n]` are the tokens behind the
+    rows `[n, hidden]`. `pages` are enough for all of them."""
+
+    pages: Ids
+    position: int
+    ids: Ids
+    rows: Rows
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.position + len(self.ids)
+
+    def split(self, count: int) -> tuple[Columns, Columns]:
+        """The first `count` columns, and the others."""
+        head = Columns(self.pages, self.position, self.ids[:count], self.rows[:count])
+        return head, Columns(self.pages, self.position + count, self.ids[count:], self.rows[count:])
+
+    def followed_by(self, other: Columns) -> Columns:
+        """These and the ones that `other` adds behind them."""
+        ids, rows = np.concatenate([self.ids, other.ids]), np.concatenate([self.rows, other.rows])
+        return Columns(other.pages, self.position, ids, rows)
+
+
+class MTPProposer:
+    """Drafts by a module; `target` must give the feature `final`."""
+
+    num_grades = 1
+
+    def __init__(self, target: FeatureSource, draft: DraftModel, max_window: int = MAX_WINDOW) -> None:
+        """Takes over `draft`; `close` closes it."""
+        if not 1 <= max_window <= MAX_WINDOW:
+            raise InvariantError(f"an MTP window of {max_window}; 1 to {MAX_WINDOW} are possible")
+        self.max_window = max_window
+        self._target = target
+        self._draft = draft
+        self._module = draft.passes[0]
+        self._pending: dict[int, Columns] = {}
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:
+        known = [index for index, task in enumerate(tasks) if self._has_rows(task)]
+        ids: list[list[int]] = [[] for _ in tasks]
+        drawn: list[list[Candidates]] = [[] for _ in tasks]
+        columns = [self._take(tasks[index].sequence) for index in known]
+        while known:
+            following: list[Columns] = []
+            for index, one, logits, row in zip(known, columns, *self._run_for_tokens(columns), strict=True):
+                task = tasks[index]
+                token, distribution = choose(logits, task, len(task.tokens) + len(ids[index]), self._draft.ids)
+                ids[index].append(token)
+                if distribution is not None:
+                    drawn[index].append(distribution)
+                following.append(Columns(task.pages, one.end, np.array([token], np.int32), row[None]))
+            going_on = [i for i, index in enumerate(known) if len(ids[index]) < tasks[index].window]
+            known, columns = [known[i] for i in going_on], [following[i] for i in going_on]
+        return [
+            Draft(tuple(found), tuple(from_) if from_ else None) if found else NO_DRAFT
+            for found, from_ in zip(ids, drawn, strict=True)
+        ]
+
+    def observe(self, committed: Sequence[Committed]) -> None:
+        features = self._target.feature("final")
+        due: list[Columns] = []
+        for rows in committed:
+            behind = rows.position + rows.count
+            ids = rows.tokens[rows.position + 1 : behind + 1].astype(np.int32)
+            columns = Columns(rows.pages.copy(), rows.position, ids, features[rows.row : rows.row + rows.count])
+            kept = self._pending.get(rows.sequence)
+            # A sequence whose memory was taken is told from its start again.
+            if kept is not None and kept.end == rows.position:
+                columns = kept.followed_by(columns)
+            if len(columns.ids) > MAX_PENDING:
+                early, columns = columns.split(len(columns.ids) - 1)
+                due.append(early)
+            # The target's rows are a view that its next step overwrites.
+            self._pending[rows.sequence] = Columns(columns.pages, columns.position, columns.ids, columns.rows.copy())
+        self._run(due)
+
+    def settle(self, sequence: int) -> None:
+        if sequence in self._pending:
+            self._run([self._take(sequence)])
+
+    def forget(self, sequence: int) -> None:
+        self._pending.pop(sequence, None)
+
+    def close(self) -> None:
+        self._pending.clear()
+        self._draft.close()
+
+    def _has_rows(self, task: DraftTask) -> bool:
+        """Whether there is a column whose token was not drafted yet."""
+        kept = self._pending.get(task.sequence)
+        if kept is not None and kept.end != len(task.tokens) - 1:
+            raise InvariantError(f"columns up to {kept.end} of a sequence that has {len(task.tokens)} tokens")
+        return kept is not None and len(kept.ids) > 0
+
+    def _take(self, sequence: int) -> Columns:
+        """The columns of a sequence, which are about to run."""
+        columns = self._pending[sequence]
+        _, self._pending[sequence] = columns.split(len(columns.ids))
+        return columns
+
+    def _run(self, parts: Iterable[Columns]) -> None:
+        """Compute columns for their keys and values alone."""
+        for batch in _batches((part for part in parts if len(part.ids)), self._module.max_rows):
+            self._module.run(_forward_batch(batch, wanted=()), (np.concatenate([c.rows for c in batch]),))
+
+    def _run_for_tokens(self, parts: Sequence[Columns]) -> tuple[list[Rows], list[Rows]]:
+        """Compute columns; of the last of each part the logits and the row that a next column takes. Copies."""
+        last = [part.split(len(part.ids) - 1) for part in parts]
+        room = self._module.max_rows - len(parts)
+        if sum(len(first.ids) for first, _ in last) > room:
+            self._run(first for first, _ in last)
+            parts = [one for _, one in last]
+        ends = np.cumsum([len(part.ids) for part in parts]) - 1
+        logits = self._module.run(
+            _forward_batch(parts, wanted=ends.tolist()), (np.concatenate([part.rows for part in parts]),)
+        )
+        return list(logits), list(self._module.executable.feature("final").copy())
+
+
+def _batches(parts: Iterable[Columns], max_rows: int) -> Iterator[list[Columns]]:
+    """The parts in order, cut so that no batch has more than `max_rows` columns."""
+    batch: list[Columns] = []
+    room = max_rows
+    for part in parts:
+        rest = part
+        while len(rest.ids) > room:
+            if room:
+                first, rest = rest.split(room)
+                batch.append(first)
+            yield batch
+            batch, room = [], max_rows
+        batch.append(rest)
+        room -= len(rest.ids)
+    if batch:
+        yield batch
+
+
+def _forward_batch(parts: Sequence[Columns], wanted: Sequence[int]) -> ForwardBatch:
+    sequences, start = [], 0
+    for part in parts:
+        sequences.append(SequenceRows(start, len(part.ids), part.position, part.pages))
+        start += len(part.ids)
+    ids = np.concatenate([part.ids for part in parts])
+    return ForwardBatch(ids, tuple(sequences), np.array(wanted, np.int32))
