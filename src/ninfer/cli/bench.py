@@ -12,6 +12,7 @@ TOOLS: dict[str, str] = {
     "engine": "ninfer.cli.bench_engine",
     "quality": "ninfer.cli.bench_quality",
     "peers": "ninfer.cli.bench_peers",
+    "compare": "ninfer.cli.bench_compare",
     "verify": "ninfer.cli.bench_verify",
 }
 """Tool -> the module whose `command` implements it: what measures, from the machine outwards; what reads records."""

@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 3, "the settings ask for more memory than there is; the message names the largest value that fits"
     BAD_FILE = 4, "a model, source or record file is missing, damaged or cannot be represented"
     UNSUPPORTED = 5, "valid, but not implemented here; the message names what"
+    INVALID = 6, "measured, but nothing may be concluded: too many requests failed, or a check did"
     BUG = 70, "an error inside ninfer; NINFER_DEBUG=1 shows the traceback"
     INTERRUPTED = 130, "stopped by Ctrl-C"
     BROKEN_PIPE = 141, "the reader of stdout went away"

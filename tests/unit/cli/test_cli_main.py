@@ -108,6 +108,7 @@ def test_exit_codes_are_a_promise_to_scripts() -> None:
         "DOES_NOT_FIT": 3,
         "BAD_FILE": 4,
         "UNSUPPORTED": 5,
+        "INVALID": 6,
         "BUG": 70,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,

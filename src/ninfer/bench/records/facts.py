@@ -40,22 +40,19 @@ class Meaning:
     follows: tuple[str, ...] = ()
 
 
+ARTIFACT_PARTS = ("artifact.model", "artifact.container", "artifact.weights")
+
 FACTS: dict[str, Meaning] = {
     "engine.name": Meaning("the program that computed the tokens"),
     "engine.version": Meaning("its version", follows=("engine.name",)),
     "engine.build": Meaning("identity of its source and binary", follows=("engine.name", "engine.version")),
     "engine.measured_at": Meaning("where times were taken: engine, server or client"),
-    "artifact.digest": Meaning(
-        "identity of the model file's content", follows=("artifact.name", "artifact.container", "artifact.weights")
-    ),
-    "artifact.name": Meaning("what the model file calls itself, or its file name", is_required=False),
+    "artifact.digest": Meaning("identity of the model file's content", follows=ARTIFACT_PARTS),
+    "artifact.model": Meaning("what was converted into it, as far as the file says", is_required=False),
     "artifact.container": Meaning("kind and version of the file format", is_required=False),
     "artifact.weights": Meaning("formats of the weights", is_required=False),
-    "artifact.bytes": Meaning(
-        "size of the model file",
-        is_required=False,
-        follows=("artifact.digest", "artifact.name", "artifact.container", "artifact.weights"),
-    ),
+    "artifact.name": Meaning("name of the model file", False, ("artifact.digest", *ARTIFACT_PARTS)),
+    "artifact.bytes": Meaning("size of the model file", False, ("artifact.digest", *ARTIFACT_PARTS)),
     "draft.backend": Meaning("where drafts come from; off without speculation"),
     "draft.tokens": Meaning("draft window: tokens drafted per round, or auto", follows=("draft.backend",)),
     "draft.head": Meaning("vocabulary head of the drafts: full, optimized (shortlist) or null"),

@@ -30,6 +30,14 @@ def verify_run(directory: Path) -> list[str]:
     return list(_problems(record))
 
 
+def read_verified(directory: Path) -> RunRecord:
+    """The record in `directory`; RecordError that names the first problem when there is one."""
+    record = read_run(directory)
+    for problem in _problems(record):
+        raise RecordError(problem, file=directory)
+    return record
+
+
 def _problems(record: RunRecord) -> Iterator[str]:
     named = {prompt.id: prompt.digest for prompt in record.run.inputs.prompts}
     there = {prompt.id: prompt.digest for prompt in record.prompts.values()}
