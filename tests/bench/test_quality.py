@@ -368,7 +368,7 @@ def test_the_command_prints_tables(model: Callable[..., Variant], capsys: pytest
 @pytest.mark.parametrize(
     ("variant", "message"),
     [
-        ("x.ninfer:numerics=a9", "numerics must be one of a8, f32"),
+        ("x.ninfer:numerics=a9", "numerics must be one of a8, a8g32, f32"),
         ("x.ninfer:kv=int8", "'kv' must be one of numerics, kv-dtype"),
         ("x.ninfer:numerics=a8,numerics=f32", "each at most once"),
         ("x.ninfer:numerics=a8,bf16", "'bf16' must be one of"),

@@ -278,7 +278,7 @@ def test_every_setting_of_the_engine_is_stated_with_its_origin(tmp_path: Path) -
     with Artifact.open(path) as artifact:
         plan = plan_engine(EngineConfig(kv_dtype="bf16", prefill_chunk=100_000), artifact, detect_hardware())
         named = artifact_facts(artifact)
-    facts = engine_facts(plan)
+    facts = engine_facts(plan.to_dict())
     assert set(facts) >= {f"settings.{name}" for name in EngineConfig().to_dict() if name not in CONFIG_FACTS}
     assert (facts["settings.kv_dtype"].value, facts["settings.kv_dtype"].origin) == ("bf16", "chosen")
     assert (facts["settings.max_concurrency"].value, facts["settings.max_concurrency"].origin) == (1, "default")

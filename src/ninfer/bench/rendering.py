@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from ninfer.bench import ceilings, engine, ops, peers
+from ninfer.bench.load.latency import Latencies
 from ninfer.bench.measurements import Measurement, Run, Scalar
 from ninfer.bench.peers import PeersResult
 from ninfer.bench.quality import QualityResult, bucket_name
@@ -227,3 +228,23 @@ def _by_threads(run: Run, name: str, *keys: str) -> list[dict[int, Measurement]]
 
 def _rate(row: Mapping[int, Measurement], threads: int, scale: float, digits: int) -> str:
     return with_spread(row[threads].rate, scale, digits) if threads in row else ""
+
+
+def latency_table(runs: Iterable[Latencies]) -> RenderableType:
+    """What requests of recorded runs took, in milliseconds, as median and 99th percentile."""
+    runs = list(runs)
+    table = Table("", *(run.name for run in runs), title="Milliseconds, median / 99 %")
+    table.add_row("requests", *(str(run.requests) for run in runs))
+    counts = (("failed", "failed"), ("empty answers", "empty"), ("sent late", "late"))
+    for label, member in counts:
+        if any(getattr(run, member) for run in runs):
+            table.add_row(label, *(str(getattr(run, member)) for run in runs))
+    for figure in runs[0].values if runs else ():
+        if any(run.values[figure] for run in runs):
+            table.add_row(figure, *(_two_quantiles(run, figure) for run in runs))
+    return table
+
+
+def _two_quantiles(run: Latencies, figure: str) -> str:
+    values = [run.quantile(figure, q) for q in (0.5, 0.99)]
+    return "not known" if None in values else " / ".join(f"{1e3 * value:,.2f}" for value in values if value is not None)

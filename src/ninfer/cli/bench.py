@@ -12,6 +12,7 @@ TOOLS: dict[str, str] = {
     "engine": "ninfer.cli.bench_engine",
     "quality": "ninfer.cli.bench_quality",
     "peers": "ninfer.cli.bench_peers",
+    "scenarios": "ninfer.cli.bench_scenarios",
     "compare": "ninfer.cli.bench_compare",
     "verify": "ninfer.cli.bench_verify",
 }
@@ -20,4 +21,4 @@ TOOLS: dict[str, str] = {
 
 @click.group("bench", cls=LazyGroup, modules=TOOLS, no_args_is_help=True)
 def command() -> None:
-    """Measure machine, kernels, engine, quality of models and the engine's peers; judge records of runs."""
+    """Measure machine, kernels, engine, models and peers; record runs and judge them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ninfer.cli.output import notice
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """Shows how far a piece of work is, in bytes.
+    """Shows how far a piece of work is, in bytes or in pieces.
 
     At a terminal it is a bar with rate and remaining time; otherwise one line when the work starts, because a log of
     percentages helps nobody. rich is imported at the first update: work that has nothing to do pays nothing.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, counts: Literal["bytes", "pieces"] = "bytes") -> None:
         self.title = title
+        self._counts = counts
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._started = False
@@ -35,7 +36,7 @@ class ProgressBar:
             self._progress.stop()
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` bytes are through."""
+        """`done` of `total` are through."""
         if not self._started:
             self._start()
         if self._progress is not None and self._task is not None:
@@ -47,12 +48,19 @@ class ProgressBar:
             notice(self.title)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            DownloadColumn(),
+            DownloadColumn() if self._counts == "bytes" else MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,

@@ -13,7 +13,7 @@ from ninfer.bench import page_cache
 from ninfer.bench.machine import describe_machine, package_versions
 from ninfer.bench.records.facts import Fact, Origin, Value
 from ninfer.bench.records.schema import Circumstances
-from ninfer.engine import EngineConfig, EnginePlan
+from ninfer.engine import EngineConfig
 from ninfer.errors import BackendError
 
 CONFIG_FACTS = {
@@ -28,14 +28,17 @@ PLAN_NAMES = {"kv_dtype": "kv_format"}
 """Settings whose decided value has another name in the plan's options."""
 
 
-def engine_facts(plan: EnginePlan) -> dict[str, Fact]:
-    """Every setting of our engine as it was decided, and whether it was chosen, left at its default or planned."""
-    reasons = {choice.field: choice.reason for choice in plan.choices}
+def engine_facts(plan: Mapping[str, Any]) -> dict[str, Fact]:
+    """Every setting of our engine as it was decided, and whether it was chosen, left at its default or planned.
+
+    plan: `EnginePlan.to_dict`, of this process or as a server of ours tells it.
+    """
+    reasons = {choice["field"]: choice["reason"] for choice in plan["choices"]}
     defaults = EngineConfig().to_dict()
     facts = {}
-    for name, asked in plan.config.to_dict().items():
+    for name, asked in plan["config"].items():
         decided = _decided(plan, name, asked)
-        origin: Origin = "default" if asked == defaults[name] else "chosen"
+        origin: Origin = "default" if asked == defaults.get(name) else "chosen"
         if asked == "auto" or decided != asked:
             origin = "auto"
         facts[CONFIG_FACTS.get(name, f"settings.{name}")] = Fact(decided, origin, reasons.get(name))
@@ -120,11 +123,11 @@ def _observed(value: Value) -> Fact:
     return Fact(value, "observed")
 
 
-def _decided(plan: EnginePlan, name: str, asked: Any) -> Any:
+def _decided(plan: Mapping[str, Any], name: str, asked: Any) -> Any:
     """The value of a setting in the plan; settings that planning leaves alone are as they were asked for."""
-    for holder in (plan, plan.options):
-        if hasattr(holder, PLAN_NAMES.get(name, name)):
-            return getattr(holder, PLAN_NAMES.get(name, name))
+    for holder in (plan, plan["options"]):
+        if PLAN_NAMES.get(name, name) in holder:
+            return holder[PLAN_NAMES.get(name, name)]
     return asked
 
 

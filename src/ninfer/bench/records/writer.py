@@ -34,7 +34,7 @@ from ninfer.errors import ConfigError, InvariantError, RecordError
 
 
 class RunWriter:
-    """The one writer of a run's directory. `done`: the samples that are in it already.
+    """The one writer of a run's directory. `done`: the samples that are in it; `is_finished`: whether these are all.
 
     A sample is a row and its response; the response is written first, so a kill between the two leaves a response that
     the next attempt at that sample overwrites.
@@ -49,7 +49,7 @@ class RunWriter:
         if [(p.id, p.digest) for p in prompts] != [(p.id, p.digest) for p in run.inputs.prompts]:
             raise InvariantError("the prompts are not the inputs that run.json names")
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
+        self.directory = directory
         self._command, self._circumstances = run.command, run.circumstances
         self._prompt_ids = {prompt.id for prompt in prompts}
         self._is_begun = False
@@ -66,28 +66,28 @@ class RunWriter:
             os.close(self._lock)
             raise
         self.done: set[SampleKey] = {row.key for row in record.rows}
-        self._is_finished = any(event.event == "finished" for event in record.events)
+        self.is_finished = any(event.event == "finished" for event in record.events)
 
     def _begin(self, run: RunFile, prompts: Sequence[Prompt]) -> RunFile:
         """The run as it is on the disk, written if it is not there."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"{self._directory}: another process writes to this run") from error
-        path = self._directory / RUN
+            raise ConfigError(f"{self.directory}: another process writes to this run") from error
+        path = self.directory / RUN
         if not path.exists():
-            (self._directory / RESPONSES).mkdir(exist_ok=True)
-            _write_whole(self._directory / INPUTS, b"".join(msgspec.json.encode(p) + b"\n" for p in prompts))
+            (self.directory / RESPONSES).mkdir(exist_ok=True)
+            _write_whole(self.directory / INPUTS, b"".join(msgspec.json.encode(p) + b"\n" for p in prompts))
             _write_whole(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
             return run
-        there = read_run(self._directory).run
+        there = read_run(self.directory).run
         if there.identity != run.identity:
             names = sorted(there.facts.keys() | run.facts.keys())
             differing = [name for name in names if there.facts.get(name) != run.facts.get(name)]
             if there.inputs.digest != run.inputs.digest:
                 differing.append("inputs")
             raise ConfigError(
-                f"{self._directory} holds another run; what differs: {', '.join(differing) or 'its name or source'}"
+                f"{self.directory} holds another run; what differs: {', '.join(differing) or 'its name or source'}"
             )
         return there
 
@@ -102,7 +102,7 @@ class RunWriter:
         if response is not None:
             name = f"{RESPONSES}/{len(self.done):06d}.json"
             data = msgspec.json.encode(response)
-            _write_whole(self._directory / name, data)
+            _write_whole(self.directory / name, data)
             row = msgspec.structs.replace(row, response=ResponseIdentity(file=name, digest=response_digest(data)))
         self._rows.append(msgspec.json.encode(row))
         self.done.add(row.key)
@@ -115,10 +115,10 @@ class RunWriter:
 
     def finish(self) -> None:
         """Every planned sample was taken."""
-        if not self._is_finished:
+        if not self.is_finished:
             self._begin_session()
             self._add(Event(event="finished", unix_ns=time.time_ns(), rows=len(self.done)))
-            self._is_finished = True
+            self.is_finished = True
 
     def close(self) -> None:
         self._rows.close()
