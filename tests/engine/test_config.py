@@ -48,6 +48,11 @@ def test_only_settings_are_described() -> None:
         ("prefill_chunk", "auto", ">= 1"),
         ("max_concurrency", 0, r"in \[1, 64\]"),
         ("max_concurrency", 65, r"in \[1, 64\]"),
+        ("spec", "eagle", "off, ngram, mtp, dflash2, ngram-mtp"),
+        ("draft_tokens", 0, r"in \[1, 16\] or auto"),
+        ("draft_tokens", 17, r"in \[1, 16\] or auto"),
+        ("draft_tokens", "most", r"in \[1, 16\] or auto"),
+        ("draft_rule", "exact", "replay, rejection"),
         ("threads", 0, r"in \[1, 256\] or auto"),
         ("numerics", "int4", "a8, f32, w4a4"),
         ("weights_memory", "swap", "auto, huge, mapped"),
@@ -66,6 +71,19 @@ def test_a_bad_value_is_named_with_its_limits(name: str, value: object, limits: 
 def test_kv_memory_below_one_context_contradicts() -> None:
     with pytest.raises(ConfigError, match="kv_capacity 512 is below max_context 1024"):
         EngineConfig(max_context=1024, kv_capacity=512)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"draft_tokens": 3}, "draft_tokens is 3 and spec is off"),
+        ({"draft_rule": "rejection"}, "draft_rule is rejection and spec is off"),
+        ({"spec": "ngram", "draft_rule": "rejection"}, "draft_rule is rejection and spec is ngram"),
+    ],
+)
+def test_settings_of_drafts_that_nothing_follows_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        EngineConfig(**settings)
 
 
 def test_a_config_is_frozen() -> None:

@@ -172,7 +172,9 @@ def test_more_logit_rows_than_the_engine_needs() -> None:
 
 
 def test_verification_and_snapshots_are_planned_in_slots_and_journals() -> None:
-    made = plan(EngineConfig(max_context=64, max_concurrency=2), verify_rows=4, snapshot_bytes=3 * SLOT + 1)
+    made = plan(
+        EngineConfig(max_context=64, max_concurrency=2, spec="ngram", draft_tokens=3), snapshot_bytes=3 * SLOT + 1
+    )
     assert made.state == StatePlan(StateLayout("replay", 4), max_snapshots=3)
     options = made.options
     assert (options.num_state_slots, options.num_journals, options.journal_rows) == (2 + 3, 4, 4)

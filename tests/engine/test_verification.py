@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from harness import DRAFT_KINDS, Outcome, assert_all_memory_is_free, collect, draft_kinds, expected, formula_engine, run
+from harness import (
+    DRAFT_KINDS,
+    Outcome,
+    assert_all_memory_is_free,
+    collect,
+    draft_kinds,
+    expected,
+    formula_engine,
+    formula_model,
+    run,
+)
 
 from make.tiny_tokenizer import tiny_metadata
 from ninfer.cache import StateLayout
-from ninfer.decoding import SamplingParams
+from ninfer.decoding import Candidates, SamplingParams
+from ninfer.decoding.proposer import Draft, DraftTask
+from ninfer.decoding.random import Purpose, uniform
 from ninfer.engine import Delta, Engine, GenerationRequest, StopRules, Thinking
-from ninfer.engine.plan import StatePlan
+from ninfer.engine.config import DraftRule
+from ninfer.engine.plan import SpeculationPlan, StatePlan
 from ninfer.engine.testing import FaultyModel, FormulaModel, ScriptedModel, ScriptedProposer, known_drafts, make_plan
 from ninfer.errors import BackendError, InvariantError
 from ninfer.metrics import FinishReason
@@ -175,6 +190,57 @@ def test_bad_logits_inside_a_block_keep_the_tokens_before_them() -> None:
     assert run(engine, request).ids == ids
 
 
+class DrawingProposer(ScriptedProposer):
+    """Draws its drafts from the same three tokens, if it is asked to."""
+
+    proposal = Candidates(np.array([3, 5, 8]), np.array([0.5, 0.25, 0.25]))
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:
+        drafts = []
+        for task in tasks:
+            seed = 0 if task.seed is None else task.seed
+            start = len(task.tokens)
+            ids = [self.proposal.draw(uniform(seed, start + i, Purpose.DRAFT)) for i in range(task.window)]
+            drafts.append(Draft(tuple(ids), (self.proposal,) * task.window))
+            assert task.seed == self.expected_seed
+        return drafts
+
+    expected_seed: int | None = None
+
+
+def with_drawn_drafts(rule: DraftRule, sampling: SamplingParams) -> tuple[Outcome, list[int]]:
+    """What a request gives, and what it gives without drafts."""
+    base = make_plan(vocab_size=10, max_context=400, verify_rows=4)
+    plan = replace(base, speculation=SpeculationPlan("mtp", 3, rule=rule))
+    request = GenerationRequest((1, 2, 3), max_new=300, sampling=sampling)
+    proposer = DrawingProposer(lambda tokens, k: [], 3)
+    proposer.expected_seed = sampling.seed if rule == "rejection" and not sampling.is_greedy else None
+    engine = Engine(plan, FormulaModel(plan), proposer=proposer)
+    outcome = run(engine, request)
+    assert run(engine, request).ids == outcome.ids, "the same request gives the same text by every rule"
+    return outcome, expected(request, plan)[0]
+
+
+def test_drawn_drafts_change_nothing_by_replay() -> None:
+    for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=4)):
+        outcome, plain = with_drawn_drafts("replay", sampling)
+        assert outcome.ids == plain
+
+
+def test_the_rejection_rule_leaves_greedy_text_alone() -> None:
+    outcome, plain = with_drawn_drafts("rejection", SamplingParams())
+    assert outcome.ids == plain
+
+
+def test_the_rejection_rule_accepts_more_of_drafts_that_were_drawn() -> None:
+    """Nearly uniform targets: a draft of probability q holds with probability p by replay, and min(1, p / q) here."""
+    sampling = SamplingParams(temperature=2.0, seed=4)
+    replayed, _ = with_drawn_drafts("replay", sampling)
+    outcome, plain = with_drawn_drafts("rejection", sampling)
+    assert outcome.ids != plain
+    assert outcome.finished.rounds.counts.accepted > 1.3 * replayed.finished.rounds.counts.accepted
+
+
 class FailingProposer(ScriptedProposer):
     """Raises at one of its calls."""
 
@@ -206,7 +272,7 @@ def test_a_proposer_that_fails_ends_the_step_s_requests(method: str, call: int, 
     requests = [GenerationRequest((i, 2, 3), max_new=40) for i in range(3)]
     error = BackendError("draft memory")
     drafts = draft_kinds(plan, requests)["half right"]
-    engine = Engine(plan, formula_engine(plan)._model, proposer=FailingProposer(method, call, error, drafts, 4))
+    engine = Engine(plan, formula_model(plan), proposer=FailingProposer(method, call, error, drafts, 4))
     for request in requests:
         engine.submit(request)
     outcomes = collect(engine.drain())
@@ -224,7 +290,7 @@ def test_any_other_exception_of_a_proposal_leaves_the_step_undone(rollback: str 
     request = GenerationRequest((3,) * 62, max_new=40)
     drafts = draft_kinds(plan, [request])["right"]
     proposer = FailingProposer("propose", 1, KeyboardInterrupt(), drafts, 4)
-    engine = Engine(plan, formula_engine(plan)._model, proposer=proposer)
+    engine = Engine(plan, formula_model(plan), proposer=proposer)
     engine.submit(request)
     events = [event for _ in range(2) for event in engine.step()]
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,11 @@ from ninfer.errors import ConfigError
 
 Auto = Literal["auto"]
 
+SpecMethod = Literal["off", "ngram", "mtp", "dflash2", "ngram-mtp"]
+DraftRule = Literal["replay", "rejection"]
+
 MAX_CONCURRENCY = 64
+MAX_DRAFT_TOKENS = 16
 MAX_THREADS = 256
 
 
@@ -62,6 +66,29 @@ class EngineConfig:
             f"Sequences that run at the same time, 1 to {MAX_CONCURRENCY}. 1: one user gets the whole machine."
         ),
     )
+    spec: SpecMethod = field(
+        default="off",
+        metadata=_help(
+            "What drafts tokens that the model then verifies several at a time; the answer is the same. ngram copies "
+            "what followed the same words in prompt or output; mtp and dflash2 are small models, ngram-mtp copies "
+            "where it can. off: the others need a text that repeats itself, or a draft."
+        ),
+    )
+    draft_tokens: int | Auto = field(
+        default="auto",
+        metadata=_help(
+            f"Tokens drafted at most in one round, 1 to {MAX_DRAFT_TOKENS}. auto: what gives most tokens per second, "
+            "by what drafts have been worth so far; 0 where they are worth nothing."
+        ),
+    )
+    draft_rule: DraftRule = field(
+        default="replay",
+        metadata=_help(
+            "When a draft is accepted. replay: when it is the token that is drawn without it, so that sampled text "
+            "does not change either; rejection: as often as keeps the distribution, which accepts more of drafts that "
+            "were drawn at random, and makes sampled text depend on them."
+        ),
+    )
     threads: int | Auto = field(
         default="auto",
         metadata=_help(f"Worker threads, 1 to {MAX_THREADS}. auto: one per CPU this process may use."),
@@ -95,6 +122,13 @@ class EngineConfig:
         _check_count("kv_capacity", self.kv_capacity, 1, None, auto=True)
         _check_count("prefill_chunk", self.prefill_chunk, 1, None)
         _check_count("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
+        _check_word("spec", self.spec, get_args(SpecMethod))
+        _check_count("draft_tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS, auto=True)
+        _check_word("draft_rule", self.draft_rule, get_args(DraftRule))
+        if self.spec == "off" and self.draft_tokens != "auto":
+            raise ConfigError(f"draft_tokens is {self.draft_tokens} and spec is off: nothing would draft them")
+        if self.spec in ("off", "ngram") and self.draft_rule == "rejection":
+            raise ConfigError(f"draft_rule is rejection and spec is {self.spec}: no draft is drawn from a distribution")
         _check_count("threads", self.threads, 1, MAX_THREADS, auto=True)
         _check_word("kv_dtype", self.kv_dtype, get_args(KVFormat))
         _check_word("numerics", self.numerics, get_args(Numerics))

@@ -22,6 +22,7 @@ from ninfer.engine.scheduler import Scheduler
 from ninfer.engine.sequence import Sequence
 from ninfer.engine.speculation import Speculation
 from ninfer.engine.step import ForwardModel, StepLoop
+from ninfer.engine.window import AutoWindow, FixedWindow, RoundCosts
 from ninfer.errors import InvariantError, NInferError, RequestError
 from ninfer.metrics import FinishReason, RequestTimeline, TokenCounters, now_ns
 from ninfer.text.channels import ThinkingSplitter, ThinkingTags
@@ -42,26 +43,22 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         *,
         proposer: Proposer | None = None,
+        costs: RoundCosts | None = None,
     ) -> None:
-        """Takes over `model`, which must have been loaded with `plan.options`, and `proposer`; `close` closes them."""
+        """Takes over `model`, which must have been loaded with `plan.options`, and `proposer`; `close` closes them.
+
+        A plan with `speculation` needs a proposer, and costs if that is adaptive.
+        """
         self.plan = plan
         self.tokenizer = tokenizer
         self._model = model
         options = plan.options
-        slots = None
-        if plan.state is not None:
-            slots = StateSlots(
-                plan.state.layout,
-                num_slots=options.num_state_slots,
-                num_journals=options.num_journals,
-                max_snapshots=plan.state.max_snapshots,
-            )
-        self._memory = TokenMemory(plan.num_pages, slots)
+        self._memory = token_memory(plan)
         self._scheduler = Scheduler(
             self._memory, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
         )
         batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
-        self._speculation = None if proposer is None else Speculation(proposer, plan.verify_rows - 1)
+        self._speculation = _speculation(plan, proposer, costs)
         self._loop = StepLoop(model, self._scheduler, batches, self._speculation)
         self._live: dict[int, Sequence] = {}
         self._outbox: list[GenerationEvent] = []
@@ -258,3 +255,29 @@ class Engine:
             raise InvariantError(f"request {event.request_id} ended twice")
         stream = self._streams.get(event.request_id)
         (self._outbox if stream is None else stream).append(event)
+
+
+def token_memory(plan: EnginePlan) -> TokenMemory:
+    """The token memory of a plan, all of it free."""
+    slots = None
+    if plan.state is not None:
+        slots = StateSlots(
+            plan.state.layout,
+            num_slots=plan.options.num_state_slots,
+            num_journals=plan.options.num_journals,
+            max_snapshots=plan.state.max_snapshots,
+        )
+    return TokenMemory(plan.num_pages, slots)
+
+
+def _speculation(plan: EnginePlan, proposer: Proposer | None, costs: RoundCosts | None) -> Speculation | None:
+    planned = plan.speculation
+    if (planned is None) != (proposer is None):
+        raise InvariantError(f"the plan has speculation {planned}, the engine proposer {proposer}")
+    if planned is None or proposer is None:
+        return None
+    if not planned.adaptive:
+        return Speculation(proposer, FixedWindow(planned.window, proposer.num_grades), planned.rule)
+    if costs is None:
+        raise InvariantError("windows that set themselves need the costs of rounds")
+    return Speculation(proposer, AutoWindow(planned.window, proposer.num_grades, costs), planned.rule)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from ninfer.artifact import Artifact
-from ninfer.engine.engine import Engine
+from ninfer.engine.calibration import measure_step_costs
+from ninfer.engine.drafting import make_proposer
+from ninfer.engine.engine import Engine, token_memory
 from ninfer.engine.plan import EnginePlan
+from ninfer.engine.window import RoundCosts
 from ninfer.errors import ConfigError
 from ninfer.models import load_model
 from ninfer.text.tokenizer import Tokenizer
 
 
 def load_engine(plan: EnginePlan, artifact: Artifact, tokenizer: Tokenizer | None = None) -> Engine:
-    """Load the model as planned: this is where memory is allocated.
+    """Load the model as planned: this is where memory is allocated, and where the costs of rounds are measured if draft
+    windows are to set themselves.
 
     ConfigError for a plan of another artifact; the model's own errors (ArtifactError, UnsupportedError, BackendError).
     """
     if plan.artifact_digest != artifact.digest:
         raise ConfigError(f"the plan was made for another file than {artifact.path}; plan again")
-    return Engine(plan, load_model(artifact, plan.options), tokenizer)
+    model = load_model(artifact, plan.options)
+    costs = None
+    if plan.speculation is not None and plan.speculation.adaptive:
+        costs = RoundCosts(measure_step_costs(model, plan, token_memory(plan)))
+    return Engine(plan, model, tokenizer, proposer=make_proposer(plan), costs=costs)

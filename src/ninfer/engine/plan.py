@@ -9,7 +9,7 @@ from typing import Any
 from ninfer.artifact.header import blake2b
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import StateLayout
-from ninfer.engine.config import EngineConfig
+from ninfer.engine.config import DraftRule, EngineConfig, SpecMethod
 from ninfer.models.batch import PAGE_TOKENS
 
 
@@ -51,12 +51,22 @@ class StatePlan:
         return self.layout.verify_rows if self.layout.journals_per_sequence else 0
 
 
+@dataclass(frozen=True, slots=True)
+class SpeculationPlan:
+    """What drafts, `window` tokens at most, and when a draft is accepted. adaptive: shorter windows where they pay."""
+
+    method: SpecMethod
+    window: int
+    adaptive: bool = False
+    rule: DraftRule = "replay"
+
+
 @dataclass(frozen=True)
 class EnginePlan:
     """What an engine will run and allocate. `num_pages` pages of 64 tokens always hold at least one full context.
 
     A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and `verify_rows` per other running sequence,
-    its known token and drafts. `state` is None for models without recurrent state.
+    its known token and drafts. `state` is None for models without recurrent state, `speculation` without drafts.
     """
 
     config: EngineConfig
@@ -72,7 +82,12 @@ class EnginePlan:
     memory: tuple[MemoryItem, ...]
     choices: tuple[Choice, ...]
     state: StatePlan | None = None
-    verify_rows: int = 1
+    speculation: SpeculationPlan | None = None
+
+    @property
+    def verify_rows(self) -> int:
+        """Most rows of a step of which a part may be kept: a known token and its draft."""
+        return 1 if self.speculation is None else 1 + self.speculation.window
 
     @property
     def kv_capacity(self) -> int:

@@ -11,8 +11,9 @@ from ninfer.backends.cpu.weights_memory import obstacle_to_copy
 from ninfer.backends.options import KVFormat, RuntimeOptions, WeightsMemory
 from ninfer.cache import pages_for
 from ninfer.engine.config import MAX_THREADS, EngineConfig
+from ninfer.engine.drafting import draft_memory, plan_speculation
 from ninfer.engine.hardware import Hardware
-from ninfer.engine.plan import Choice, EnginePlan, MemoryItem, StatePlan
+from ninfer.engine.plan import Choice, EnginePlan, MemoryItem, SpeculationPlan, StatePlan
 from ninfer.engine.state_planning import plan_state
 from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
@@ -56,36 +57,45 @@ def plan_engine(
     artifact: PlannableArtifact,
     hardware: Hardware,
     *,
-    verify_rows: int = 1,
     snapshot_bytes: int = 0,
     logit_rows: int = 0,
     plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
-    verify_rows: most rows of a step of which a part may be kept; 1 without speculation. snapshot_bytes: what snapshots
-    of recurrent state may take. logit_rows: rows of one step whose logits can be had, if an engine needs less; for
-    measurements. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests bring
-    their own.
+    snapshot_bytes: what snapshots of recurrent state may take. logit_rows: rows of one step whose logits can be had, if
+    an engine needs less; for measurements. `plan_memory(artifact, options)` gives the exact bytes of the model's
+    allocations by name; tests bring their own.
 
     A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
     with `weights_memory` set to mapped it may be short of those: it says by how much.
-    ConfigError for settings that contradict the model; CapacityError, with the largest value that fits, when the plan
-    needs more than `hardware.available_bytes`; the errors of `models.read_config` and `plan_memory`.
+    ConfigError for settings that contradict the model; UnsupportedError for drafts that it does not have;
+    CapacityError, with the largest value that fits, when the plan needs more than `hardware.available_bytes`; the
+    errors of `models.read_config` and `plan_memory`.
     """
     facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
     max_context, context_choice = _max_context(config, facts.max_position)
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
-    state, state_choice = _state(facts, verify_rows, snapshot_bytes)
-    draft = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, verify_rows, logit_rows)
-    weights_memory, weights_choice = _weights_memory(draft, max_context)
-    sizing = replace(draft, weights_memory=weights_memory)
+    speculation, draft_choice = plan_speculation(config)
+    state, state_choice = _state(facts, speculation, snapshot_bytes)
+    mapped = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation, logit_rows)
+    weights_memory, weights_choice = _weights_memory(mapped, max_context)
+    sizing = replace(mapped, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context, facts.max_position)
     if weights_choice is None:
         weights_choice = _shortage(sizing, max_context, num_pages)
     prefill_chunk, chunk_choice = _prefill_chunk(config, max_context)
-    choices = (context_choice, pages_choice, chunk_choice, threads_choice, weights_choice, state_choice, isa_choice)
+    choices = (
+        context_choice,
+        pages_choice,
+        chunk_choice,
+        threads_choice,
+        weights_choice,
+        state_choice,
+        draft_choice,
+        isa_choice,
+    )
     return EnginePlan(
         config=config,
         architecture=artifact.architecture,
@@ -100,7 +110,7 @@ def plan_engine(
         memory=sizing.memory(max_context, num_pages),
         choices=tuple(choice for choice in choices if choice is not None),
         state=state,
-        verify_rows=verify_rows,
+        speculation=speculation,
     )
 
 
@@ -117,11 +127,12 @@ def largest_contexts(
     """
     facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
     threads, isa = _threads(config, hardware)[0], _isa(config, hardware)[0]
-    state, _ = _state(facts, 1, 0)
+    speculation, _ = plan_speculation(config)
+    state, _ = _state(facts, speculation, 0)
     found: dict[str, int | None] = {}
     for kv_dtype in get_args(KVFormat):
         one = replace(config, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto")
-        sizing = _Sizing(one, artifact, hardware, plan_memory, threads, isa, "mapped", state)
+        sizing = _Sizing(one, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation)
         found[kv_dtype] = sizing.largest_context(facts.max_position)
     return found
 
@@ -138,19 +149,20 @@ class _Sizing:
     isa: str
     weights_memory: WeightsMemory
     state: StatePlan | None
-    verify_rows: int = 1
+    speculation: SpeculationPlan | None = None
     logit_rows: int = 0
 
     def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
         config, state, lanes = self.config, self.state, self.config.max_concurrency
         chunk = _prefill_chunk(config, max_context)[0]
+        verify_rows = _verify_rows(self.speculation)
         return RuntimeOptions(
             numerics=config.numerics,
             kv_format=config.kv_dtype,
             num_pages=num_pages,
             # A prefill chunk, and the rows of every sequence that decodes meanwhile.
-            max_rows=max(chunk, self.verify_rows) + (lanes - 1) * self.verify_rows,
-            max_logit_rows=max(lanes * self.verify_rows, self.logit_rows),
+            max_rows=max(chunk, verify_rows) + (lanes - 1) * verify_rows,
+            max_logit_rows=max(lanes * verify_rows, self.logit_rows),
             num_state_slots=0 if state is None else state.num_slots(lanes),
             num_journals=0 if state is None else state.num_journals(lanes),
             journal_rows=0 if state is None else state.journal_rows,
@@ -167,6 +179,7 @@ class _Sizing:
         step_bytes = 4 * (options.max_rows + options.max_logit_rows)
         ours = self.config.max_concurrency * per_sequence_bytes + step_bytes
         items.append(MemoryItem("tokens and page tables", ours, False))
+        items += draft_memory(self.speculation, max_context=max_context, max_concurrency=self.config.max_concurrency)
         tokenizer = self.artifact.objects.get(TOKENIZER_RESOURCE)
         if tokenizer is not None:
             items.append(MemoryItem("tokenizer", TOKENIZER_ESTIMATE_FACTOR * tokenizer.nbytes, True))
@@ -325,8 +338,15 @@ def _shortage(sizing: _Sizing, max_context: int, num_pages: int) -> Choice | Non
     return Choice("weights_memory", sizing.weights_memory, reason)
 
 
-def _state(facts: ModelConfig, verify_rows: int, snapshot_bytes: int) -> tuple[StatePlan | None, Choice | None]:
+def _state(
+    facts: ModelConfig, speculation: SpeculationPlan | None, snapshot_bytes: int
+) -> tuple[StatePlan | None, Choice | None]:
     sizes = state_sizes(facts)
     if sizes is None:
         return None, None
-    return plan_state(sizes, verify_rows=verify_rows, snapshot_bytes=snapshot_bytes)
+    return plan_state(sizes, verify_rows=_verify_rows(speculation), snapshot_bytes=snapshot_bytes)
+
+
+def _verify_rows(speculation: SpeculationPlan | None) -> int:
+    """`EnginePlan.verify_rows`."""
+    return 1 if speculation is None else 1 + speculation.window

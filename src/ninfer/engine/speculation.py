@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ninfer.decoding.proposer import Committed, DraftTask, Proposer
+from ninfer.engine.config import DraftRule
 from ninfer.engine.scheduler import ScheduledRows, StepPlan
+from ninfer.engine.sequence import Sequence
+from ninfer.engine.window import DraftResult, Lane, StepCost, WindowPolicy
 from ninfer.errors import InvariantError
+from ninfer.metrics import RoundTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +31,55 @@ class Speculation:
     gives one of its own. That is also within the claim of the sequence's token memory and within the context.
     """
 
-    def __init__(self, proposer: Proposer, window: int) -> None:
-        """window: most tokens of a draft, at most `proposer.max_window`."""
+    def __init__(self, proposer: Proposer, policy: WindowPolicy, rule: DraftRule = "replay") -> None:
+        """policy: its windows are at most `proposer.max_window`. rule: `EngineConfig.draft_rule`."""
         self._proposer = proposer
-        self._window = window
+        self._policy = policy
+        self._rule = rule
 
     def draft(self, plan: StepPlan) -> StepPlan:
         """The plan with drafts in it. Their pages are taken, but no step is reserved yet."""
-        tasks: list[DraftTask] = []
-        asked: list[int] = []
-        for index, scheduled in enumerate(plan.scheduled[: plan.num_decoding]):
-            sequence = scheduled.sequence
-            window = min(self._window, sequence.limit - sequence.num_output - 1)
-            if window > 0:
-                sequence.state.make_room(1 + window)
-                tokens = sequence.tokens[: sequence.length]
-                tasks.append(DraftTask(sequence.id, tokens, sequence.state.pages, window, sequence.request.sampling))
-                asked.append(index)
-        if not tasks:
+        decoding = [scheduled.sequence for scheduled in plan.scheduled[: plan.num_decoding]]
+        if not decoding:
+            return plan
+        lanes = [Lane(s.id, s.length, s.limit - s.num_output - 1) for s in decoding]
+        other_rows = sum(scheduled.count for scheduled in plan.scheduled[plan.num_decoding :])
+        windows = self._policy.windows(lanes, other_rows)
+        asked = [index for index, by_grade in enumerate(windows) if max(by_grade) > 0]
+        if not asked:
             return plan
         rows = list(plan.scheduled)
-        drafts = self._proposer.propose(tasks)
-        for index, task, draft in zip(asked, tasks, drafts, strict=True):
+        tasks = [self._task(decoding[index], windows[index]) for index in asked]
+        for index, task, draft in zip(asked, tasks, self._proposer.propose(tasks), strict=True):
             if len(draft.ids) > task.window_of(draft.grade):
                 raise InvariantError(f"{len(draft.ids)} tokens drafted for {task}")
-            if draft.ids:
-                rows[index] = replace(rows[index], count=1 + len(draft.ids), draft=draft)
+            if self._rule == "replay" and draft.distributions is not None:
+                draft = replace(draft, distributions=None)
+            rows[index] = replace(rows[index], count=1 + len(draft.ids), draft=draft)
         return StepPlan(tuple(rows), plan.num_decoding)
+
+    def _task(self, sequence: Sequence, windows: tuple[int, ...]) -> DraftTask:
+        window = max(windows)
+        sequence.state.make_room(1 + window)
+        return DraftTask(
+            sequence=sequence.id,
+            tokens=sequence.tokens[: sequence.length],
+            pages=sequence.state.pages,
+            window=window,
+            sampling=sequence.request.sampling,
+            grade_windows=windows,
+            seed=sequence.seed if self._rule == "rejection" else None,
+        )
+
+    def record(self, plan: StepPlan, results: list[DraftResult], times: RoundTimes) -> None:
+        """Let the policy learn from a step: what became of drafts, and what it took if only decoding ran."""
+        cost = None
+        if plan.num_decoding == len(plan.scheduled):
+            rows = sum(scheduled.count for scheduled in plan.scheduled)
+            context = sum(scheduled.sequence.length for scheduled in plan.scheduled) // plan.num_decoding
+            seconds = 1e-9 * (times.verify + times.sample + times.rollback)
+            cost = StepCost(rows, context, seconds, 1e-9 * times.draft)
+        self._policy.record(results, cost)
 
     def observe(self, kept: Iterable[KeptRows]) -> None:
         """Tell the proposer what is final; the sequences have not ended yet."""
@@ -74,6 +100,7 @@ class Speculation:
     def forget(self, sequence_id: int) -> None:
         """A sequence has ended."""
         self._proposer.forget(sequence_id)
+        self._policy.forget(sequence_id)
 
     def close(self) -> None:
         self._proposer.close()

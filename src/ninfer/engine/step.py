@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.decoding import TokenLogprobs, sample, token_logprobs
+from ninfer.decoding import TokenLogprobs, distribution, sample, token_logprobs
+from ninfer.decoding.proposer import Draft
+from ninfer.decoding.verification import verify_drawn
 from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.guide import require_clean_close
@@ -16,6 +18,7 @@ from ninfer.engine.output import Shown, TextOutput
 from ninfer.engine.scheduler import ScheduledRows, Scheduler, StepPlan
 from ninfer.engine.sequence import Sequence
 from ninfer.engine.speculation import KeptRows, Speculation
+from ninfer.engine.window import DraftResult
 from ninfer.errors import BackendError, NInferError
 from ninfer.metrics import FinishReason, RoundTally, RoundTimes, TokenCounters, now_ns
 from ninfer.models.batch import ForwardBatch
@@ -38,7 +41,7 @@ class Turn:
     """What a step gave one sequence.
 
     ids: the tokens that follow, each as plain decoding would have chosen it. position, kept, row: the rows that became
-    final, as in `KeptRows`. reason, stop, error: how the sequence ends, if it does. is_round: whether it is a round
+    final, as in `KeptRows`. reason, stop, error: how the sequence ends, if it does. result: of a round
     (`ninfer.metrics.SpeculationCounts`).
     """
 
@@ -53,7 +56,7 @@ class Turn:
     reason: FinishReason | None = None
     stop: str | None = None
     error: NInferError | None = None
-    is_round: bool = False
+    result: DraftResult | None = None
 
 
 class StepLoop:
@@ -96,6 +99,7 @@ class StepLoop:
             raise
         turns = self._decide(plan, logits, times)
         self._commit(turns, times)
+        self._learn(plan, turns, times)
         return self._publish(turns)
 
     def _decide(self, plan: StepPlan, logits: Logits, times: RoundTimes) -> list[Turn]:
@@ -128,7 +132,7 @@ class StepLoop:
         before = sequence.num_output
         for index, row in enumerate(logits):
             try:
-                token = _choose(sequence, row)
+                token, holds = _next_token(sequence, row, turn.scheduled.draft, index)
                 sequence.append(token)
                 shown, turn.reason = _judge(sequence, token)
             except BackendError as error:
@@ -140,7 +144,7 @@ class StepLoop:
             turn.stop = shown.stop
             if sequence.request.logprobs is not None:
                 turn.logprobs.append(token_logprobs(row, token, sequence.request.logprobs))
-            if turn.reason is not None or index == len(draft) or token != draft[index]:
+            if turn.reason is not None or not holds:
                 break
         if draft:
             turn.kept = max(1, len(turn.ids))
@@ -163,7 +167,7 @@ class StepLoop:
             window = num_new - 1 if has_ended else len(turn.scheduled.draft.ids)
             for tally in (self.rounds, sequence.rounds):
                 tally.add(window, num_new - 1)
-            turn.is_round = True
+            turn.result = DraftResult(sequence.id, turn.scheduled.draft.grade, window, num_new - 1)
 
     def _commit(self, turns: list[Turn], times: RoundTimes) -> None:
         """Make final what holds, and let the proposer know."""
@@ -180,9 +184,15 @@ class StepLoop:
                 for turn in living:
                     turn.error = error
             times.draft += now_ns() - committed
-        rounds = [turn.scheduled.sequence.rounds for turn in turns if turn.is_round]
+
+    def _learn(self, plan: StepPlan, turns: list[Turn], times: RoundTimes) -> None:
+        """Charge a step's rounds with its time, and let windows be chosen by what it gave."""
+        results = [turn.result for turn in turns[: plan.num_decoding] if turn.result is not None]
+        rounds = [turn.scheduled.sequence.rounds for turn in turns if turn.result is not None]
         for tally in (self.rounds, *rounds) if rounds else ():
             tally.charge(times)
+        if self._speculation is not None and results:
+            self._speculation.record(plan, results, times)
 
     def _publish(self, turns: list[Turn]) -> list[GenerationEvent]:
         """The events of a step; what has ended gives its memory back."""
@@ -216,15 +226,19 @@ class StepLoop:
             self._speculation.forget(sequence.id)
 
 
-def _choose(sequence: Sequence, logits: Logits) -> int:
-    """The next token: from all, or from those its guide allows."""
+def _next_token(sequence: Sequence, logits: Logits, draft: Draft, index: int) -> tuple[int, bool]:
+    """The token behind the first `index` of a draft, and whether it is the next one of it, so that more may follow."""
     allowed = None
     if sequence.guide is not None and sequence.output is not None:
         allowed = sequence.guide.allowed(sequence.output.channel, len(logits))
-    request = sequence.request
-    return sample(
-        logits, request.sampling, sequence.history, seed=sequence.seed, position=sequence.length, allowed=allowed
-    )
+    sampling, position = sequence.request.sampling, sequence.length
+    is_drafted = index < len(draft.ids)
+    if is_drafted and draft.distributions is not None and sequence.seed is not None:
+        target = distribution(logits, sampling, sequence.history, allowed)
+        proposal = draft.distributions[index]
+        return verify_drawn(target, draft.ids[index], proposal, seed=sequence.seed, position=position)
+    token = sample(logits, sampling, sequence.history, seed=sequence.seed, position=position, allowed=allowed)
+    return token, is_drafted and token == draft.ids[index]
 
 
 def _judge(sequence: Sequence, token: int) -> tuple[Shown, FinishReason | None]:

@@ -13,7 +13,7 @@ from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
 from ninfer.decoding.proposer import Committed, Draft, DraftTask
 from ninfer.engine.config import EngineConfig
-from ninfer.engine.plan import EnginePlan, StatePlan
+from ninfer.engine.plan import EnginePlan, SpeculationPlan, StatePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
@@ -36,7 +36,8 @@ def make_plan(
     state: StatePlan | None = None,
     verify_rows: int = 1,
 ) -> EnginePlan:
-    """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes."""
+    """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes, `verify_rows` 1 is
+    without drafts."""
     if num_pages is None:
         num_pages = max_concurrency * pages_for(max_context)
     return EnginePlan(
@@ -60,7 +61,7 @@ def make_plan(
         memory=(),
         choices=(),
         state=state,
-        verify_rows=verify_rows,
+        speculation=None if verify_rows == 1 else SpeculationPlan("ngram", verify_rows - 1),
     )
 
 
