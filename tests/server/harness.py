@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from make.tiny_tokenizer import tiny_metadata
+from ninfer.decoding.proposer import Proposer
 from ninfer.engine import Engine, EnginePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.engine.testing import FormulaModel, ScriptedModel, make_plan
@@ -153,6 +154,7 @@ def live_server(
     sampling: Mapping[str, Any] | None = None,
     has_tokenizer: bool = True,
     template: str | None = TEMPLATE,
+    proposer: Proposer | None = None,
     **settings: Any,
 ) -> Iterator[Live]:
     """Starts a server and ends it; its end must be clean unless the test says what it expects (`live.error`)."""
@@ -160,7 +162,7 @@ def live_server(
     tokenizer = tiny_tokenizer() if has_tokenizer else None
     log_path = tmp_path / "requests.jsonl"
     server_settings = ServerSettings(**{"port": 0, "request_log_jsonl": str(log_path), **settings})
-    engine = Engine(plan, model(plan), tokenizer)
+    engine = Engine(plan, model(plan), tokenizer, proposer=proposer)
     served = ServedModel(
         id=server_settings.model_id or MODEL_ID,
         plan=plan,

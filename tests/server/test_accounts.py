@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ninfer.engine.testing import FaultyModel, FormulaModel
+from ninfer.engine.testing import FaultyModel, FormulaModel, ScriptedProposer, formula_drafts
 from ninfer.metrics import FinishReason
 from server.harness import Live, live_server, plan_of, sse_events, wait_until
 from server.test_load import leave, raw_request
@@ -32,13 +32,18 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, list[dict[str, Any]]]]:
-    """A server after 60 requests: ended in every way, several at once; and the bodies of those that were answered."""
-    plan = plan_of(max_concurrency=8, prefill_chunk=16)
+    """A server after 60 requests: ended in every way, several at once; and the bodies of those that were answered.
+
+    It drafts, rightly for two positions of three where the request is greedy.
+    """
+    plan = plan_of(max_concurrency=8, prefill_chunk=16, verify_rows=5)
+    proposer = ScriptedProposer(formula_drafts(plan.vocab_size, lambda position: position % 3 != 0), 4)
 
     def model(plan: Any) -> FaultyModel:
         return FaultyModel(FormulaModel(plan), replace_at={40: (0, math.nan)})
 
-    with live_server(tmp_path_factory.mktemp("accounts"), model, plan=plan, log_stats_interval_ms=100) as live:
+    folder = tmp_path_factory.mktemp("accounts")
+    with live_server(folder, model, plan=plan, proposer=proposer, log_stats_interval_ms=100) as live:
         first = live.metrics()
         assert first["last"] is None
         assert first["performance"]["peak_tok_s"] is None
@@ -49,7 +54,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, li
                 raw.recv(200)
                 leave(raw, "close")
                 return None
-            fields = {**REQUESTS[number % len(REQUESTS)], "stream": number % 3 == 0}
+            fields = {"temperature": 0, **REQUESTS[number % len(REQUESTS)], "stream": number % 3 == 0}
             fields["stream_options"] = {"include_usage": True} if fields["stream"] else None
             response = live.complete(fields.pop("prompt", "hello"), **fields)
             if response.status_code != 200:
@@ -107,6 +112,7 @@ def test_answers_show_the_numbers_of_their_rows(traffic: Traffic) -> None:
         assert timings["prompt_n"] == result["computed_prefill_tokens"]
         assert timings["prompt_per_second"] == row["rates"]["prefill_tok_per_s"]
         assert timings["predicted_per_second"] == row["rates"]["decode_tok_per_s"]
+        assert timings["speculative"] == row["speculative"]
 
 
 def test_rows_add_up_in_themselves(traffic: Traffic) -> None:
@@ -152,6 +158,63 @@ def test_metrics_are_the_sums_of_the_rows(traffic: Traffic) -> None:
     assert found["engine"]["kv_pages"]["used"] == 0
     last = live.rows("request_done")[-1]
     assert all(last[key] == value for key, value in found["last"].items())
+
+
+SPECULATIVE_SUMS = ("rounds", "drafted_tokens", "accepted_tokens", "fallback_steps")
+
+
+def test_rounds_of_every_row_add_up(traffic: Traffic) -> None:
+    """C138, and spec/speculative.md section 4."""
+    live, _ = traffic
+    for row in ended(live):
+        for found, tokens in [
+            (row["speculative"], sum(max(0, c["completion_tokens"] - 1) for c in row["choices"])),
+            *((c["speculative"], max(0, c["completion_tokens"] - 1)) for c in row["choices"]),
+        ]:
+            assert (found["backend"], found["draft_window"]) == ("ngram", 4)
+            assert found["rounds"] + found["accepted_tokens"] == tokens
+            assert 0 <= found["accepted_tokens"] <= found["drafted_tokens"]
+            assert sum(found["windows"]) == found["rounds"]
+            assert sum(k * n for k, n in enumerate(found["windows"])) == found["drafted_tokens"]
+            assert found["windows"][0] == found["fallback_steps"]
+            assert sum(found["accepted_per_position"]) == found["accepted_tokens"]
+            assert found["accepted_per_position"] == sorted(found["accepted_per_position"], reverse=True)
+        rate, one = row["rates"]["decode_tok_per_s"], row["speculative"]
+        if rate is not None and len(row["choices"]) == 1:
+            assert rate == pytest.approx(one["tokens_per_round"] / one["round_seconds"], rel=1e-12)
+            parts = one["seconds"]
+            assert sum(parts.values()) > 0
+    assert any(row["speculative"]["accepted_tokens"] for row in ended(live))
+    assert any(row["speculative"]["accepted_tokens"] < row["speculative"]["drafted_tokens"] for row in ended(live))
+
+
+def test_rounds_in_metrics_are_the_sums_of_the_rows(traffic: Traffic) -> None:
+    """C139, in both forms."""
+    live, _ = traffic
+    found = live.metrics()["performance"]["totals"]["speculative"]
+    rows = [row["speculative"] for row in ended(live)]
+    text = exposition(live)
+    for name in SPECULATIVE_SUMS:
+        assert found[name] == sum(row[name] for row in rows)
+    assert (
+        found["rounds"] + found["accepted_tokens"] == live.metrics()["performance"]["totals"]["engine"]["decode_tokens"]
+    )
+    for name, value in (
+        ("decode_rounds_total", found["rounds"]),
+        ("spec_decode_draft_tokens_total", found["drafted_tokens"]),
+        ("spec_decode_accepted_tokens_total", found["accepted_tokens"]),
+        ("spec_decode_fallback_steps_total", found["fallback_steps"]),
+        ("spec_decode_draft_window", 4),
+    ):
+        assert text[f"ninfer_{name}{{}}"] == value
+    for i, count in enumerate(found["accepted_per_position"]):
+        assert count == sum((row["accepted_per_position"] + [0] * 4)[i] for row in rows)
+        assert text[f'ninfer_spec_decode_accepted_tokens_per_position_total{{"position": "{i}"}}'] == count
+    for window, count in enumerate(found["windows"]):
+        assert text[f'ninfer_spec_decode_window_rounds_total{{"window": "{window}"}}'] == count
+    for part, seconds in found["seconds"].items():
+        assert seconds == pytest.approx(sum(row["seconds"][part] for row in rows), rel=1e-9)
+        assert text[f'ninfer_round_seconds_total{{"part": "{part}"}}'] == seconds
 
 
 def test_peaks_are_the_best_rows(traffic: Traffic) -> None:

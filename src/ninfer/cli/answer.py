@@ -9,7 +9,7 @@ from typing import Any
 from ninfer.cli.interrupt import InterruptFlag
 from ninfer.engine import Delta, Engine, Failed, Finished, GenerationRequest
 from ninfer.errors import InvariantError
-from ninfer.metrics import FinishReason, RequestTimeline, request_rates
+from ninfer.metrics import FinishReason, RequestTimeline, request_rates, speculation_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class Answer:
         """Tokens per second by the definitions of `ninfer.metrics`; None where one has no meaning."""
         return request_rates(self.ending.usage, self.ending.timings)
 
+    def speculation(self) -> dict[str, Any]:
+        """What drafts gave, by the definitions of `ninfer.metrics`."""
+        return speculation_report(self.ending.rounds, self.ending.timings.decode)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values, seconds unrounded."""
         return {
@@ -39,6 +43,7 @@ class Answer:
             "usage": self.ending.usage.to_dict(),
             "seconds": self.ending.timings.to_dict(),
             "rates": self.rates(),
+            "speculative": self.speculation(),
         }
 
     def summary(self) -> str:
@@ -51,6 +56,14 @@ class Answer:
             f"decode {usage.completion} tokens in {timings.decode:.3f} s{_rate(rates['decode_tok_per_s'])}",
             f"total {timings.total:.3f} s",
         ]
+        counts = self.ending.rounds.counts
+        if counts.drafted:
+            report = self.speculation()
+            parts.append(
+                f"drafts by {report['backend']}: {counts.accepted} of {counts.drafted} accepted in windows up to "
+                f"{len(counts.windows) - 1}, {report['tokens_per_round']:.2f} tokens per round of "
+                f"{1e3 * report['round_seconds']:.1f} ms"
+            )
         if self.ending.seed is not None:
             parts.append(f"seed {self.ending.seed}")
         return ", ".join(parts)

@@ -24,7 +24,7 @@ from ninfer.engine.speculation import Speculation
 from ninfer.engine.step import ForwardModel, StepLoop
 from ninfer.engine.window import AutoWindow, FixedWindow, RoundCosts
 from ninfer.errors import InvariantError, NInferError, RequestError
-from ninfer.metrics import FinishReason, RequestTimeline, TokenCounters, now_ns
+from ninfer.metrics import FinishReason, RequestTimeline, RoundTally, TokenCounters, now_ns
 from ninfer.text.channels import ThinkingSplitter, ThinkingTags
 from ninfer.text.tokenizer import Tokenizer
 
@@ -138,6 +138,7 @@ class Engine:
             output=output,
             guide=guide,
             timeline=timeline,
+            rounds=RoundTally() if self.plan.speculation is None else self.plan.speculation.tally(),
         )
 
     @cached_property

@@ -10,6 +10,7 @@ from ninfer.artifact.header import blake2b
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import StateLayout
 from ninfer.engine.config import DraftRule, EngineConfig, SpecMethod
+from ninfer.metrics import RoundTally
 from ninfer.models.batch import PAGE_TOKENS
 
 
@@ -59,6 +60,10 @@ class SpeculationPlan:
     window: int
     adaptive: bool = False
     rule: DraftRule = "replay"
+
+    def tally(self) -> RoundTally:
+        """An account of rounds by this plan."""
+        return RoundTally(self.method, self.window)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Sequence:
         output: TextOutput | None,
         guide: Guide | None,
         timeline: RequestTimeline,
+        rounds: RoundTally,
     ) -> None:
         sampling = request.sampling
         room = max_context - len(request.prompt_ids)
@@ -39,7 +40,7 @@ class Sequence:
         self.guide = guide
         self.num_thinking = 0
         self.timeline = timeline
-        self.rounds = RoundTally()
+        self.rounds = rounds
         self.end_tokens = end_tokens
         self.num_prompt = self.length = len(request.prompt_ids)
         self.limit = room if request.max_new is None else min(request.max_new, room)

@@ -20,7 +20,7 @@ from ninfer.engine.sequence import Sequence
 from ninfer.engine.speculation import KeptRows, Speculation
 from ninfer.engine.window import DraftResult
 from ninfer.errors import BackendError, NInferError
-from ninfer.metrics import FinishReason, RoundTally, RoundTimes, TokenCounters, now_ns
+from ninfer.metrics import FinishReason, RoundTimes, TokenCounters, now_ns
 from ninfer.models.batch import ForwardBatch
 from ninfer.text.channels import Channel
 
@@ -70,7 +70,6 @@ class StepLoop:
         self._batches = batches
         self._speculation = speculation
         self.counters = TokenCounters()
-        self.rounds = RoundTally()
 
     def step(self) -> list[GenerationEvent]:
         """One step; the events it gave, in row order.
@@ -165,8 +164,7 @@ class StepLoop:
             # What was drafted from the end of an answer on was never tested.
             has_ended = turn.reason is not None or turn.error is not None
             window = num_new - 1 if has_ended else len(turn.scheduled.draft.ids)
-            for tally in (self.rounds, sequence.rounds):
-                tally.add(window, num_new - 1)
+            sequence.rounds.add(window, num_new - 1)
             turn.result = DraftResult(sequence.id, turn.scheduled.draft.grade, window, num_new - 1)
 
     def _commit(self, turns: list[Turn], times: RoundTimes) -> None:
@@ -188,9 +186,9 @@ class StepLoop:
     def _learn(self, plan: StepPlan, turns: list[Turn], times: RoundTimes) -> None:
         """Charge a step's rounds with its time, and let windows be chosen by what it gave."""
         results = [turn.result for turn in turns[: plan.num_decoding] if turn.result is not None]
-        rounds = [turn.scheduled.sequence.rounds for turn in turns if turn.result is not None]
-        for tally in (self.rounds, *rounds) if rounds else ():
-            tally.charge(times)
+        for turn in turns:
+            if turn.result is not None:
+                turn.scheduled.sequence.rounds.charge(times)
         if self._speculation is not None and results:
             self._speculation.record(plan, results, times)
 

@@ -354,3 +354,16 @@ def known_drafts(texts: Iterable[Sequence[int]], right: Callable[[int], bool], v
         return []
 
     return next_ids
+
+
+def formula_drafts(vocab_size: int, right: Callable[[int], bool]) -> NextIds:
+    """What a `FormulaModel` of so many ids says greedily, right or wrong by absolute position."""
+
+    def next_ids(tokens: list[int], k: int) -> list[int]:
+        text, ids = list(tokens), []
+        for _ in range(k):
+            text.append(int(formula_logits(np.array(text), vocab_size).argmax()))
+            ids.append(text[-1] if right(len(text) - 1) else (text[-1] + 1) % vocab_size)
+        return ids
+
+    return next_ids

@@ -16,9 +16,18 @@ from ninfer.metrics.rates import (
     prefill_rate,
     request_rates,
     round_seconds,
+    speculation_report,
     tokens_per_round,
 )
-from ninfer.metrics.speculation import NO_ROUNDS, Rounds, RoundSeconds, RoundTally, RoundTimes, SpeculationCounts
+from ninfer.metrics.speculation import (
+    NO_ROUNDS,
+    Rounds,
+    RoundSeconds,
+    RoundTally,
+    RoundTimes,
+    SpeculationCounts,
+    joined_rounds,
+)
 from ninfer.metrics.timeline import Phases, RequestTimeline, joined_timeline, now_ns
 from ninfer.metrics.usage import TokenCounters, Usage
 
@@ -41,6 +50,7 @@ __all__ = [
     "acceptance",
     "decode_rate",
     "end_to_end_rate",
+    "joined_rounds",
     "joined_timeline",
     "now_ns",
     "peak",
@@ -48,5 +58,6 @@ __all__ = [
     "prefill_rate",
     "request_rates",
     "round_seconds",
+    "speculation_report",
     "tokens_per_round",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from ninfer.metrics.speculation import SpeculationCounts
+from ninfer.metrics.speculation import Rounds, SpeculationCounts
 from ninfer.metrics.timeline import Phases
 from ninfer.metrics.usage import Usage
 
@@ -72,6 +73,27 @@ def position_acceptance(counts: SpeculationCounts) -> tuple[float | None, ...]:
     and are left out; with a constant draft window these are all rounds.
     """
     return tuple(_ratio(a, n) for a, n in zip(counts.accepted_per_position, counts.rounds_with_draft, strict=True))
+
+
+def speculation_report(rounds: Rounds, decode_seconds: float) -> dict[str, Any]:
+    """The rounds of one request, or of several that decoded for so many seconds together, under the names that every
+    report uses. Acceptance stands beside what it means nothing without: windows, tokens per round and round time."""
+    counts = rounds.counts
+    return {
+        "backend": rounds.method,
+        "draft_window": rounds.max_window,
+        "rounds": counts.rounds,
+        "drafted_tokens": counts.drafted,
+        "accepted_tokens": counts.accepted,
+        "fallback_steps": counts.fallback_steps,
+        "windows": list(counts.windows),
+        "accepted_per_position": list(counts.accepted_per_position),
+        "position_acceptance": list(position_acceptance(counts)),
+        "acceptance": acceptance(counts),
+        "tokens_per_round": tokens_per_round(counts),
+        "round_seconds": _ratio(decode_seconds, counts.rounds),
+        "seconds": asdict(rounds.seconds),
+    }
 
 
 def peak(rates: Iterable[float | None]) -> float | None:

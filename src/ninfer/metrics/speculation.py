@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -78,8 +79,11 @@ class RoundSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the rounds of one request, or of several together, were."""
+    """What the rounds of one request, or of several together, were. method: what drafted, `off` for nothing.
+    max_window: most tokens of a draft."""
 
+    method: str = "off"
+    max_window: int = 0
     counts: SpeculationCounts = SpeculationCounts(0, 0, 0)
     seconds: RoundSeconds = RoundSeconds()
 
@@ -99,8 +103,10 @@ class RoundTimes:
 
 @dataclass(slots=True)
 class RoundTally:
-    """Rounds as they come; only rising."""
+    """Rounds as they come; only rising. `method` and `max_window` as in `Rounds`."""
 
+    method: str = "off"
+    max_window: int = 0
     rounds: int = 0
     with_draft: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
@@ -131,4 +137,31 @@ class RoundTally:
         )
         times = self.times
         nanoseconds = (times.draft, times.verify, times.sample, times.rollback)
-        return Rounds(counts, RoundSeconds(*(_SECONDS_PER_NS * value for value in nanoseconds)))
+        return Rounds(
+            self.method, self.max_window, counts, RoundSeconds(*(_SECONDS_PER_NS * value for value in nanoseconds))
+        )
+
+
+def joined_rounds(parts: Sequence[Rounds]) -> Rounds:
+    """All rounds of several requests to one engine, at least one."""
+    depth = max(len(part.counts.rounds_with_draft) for part in parts)
+
+    def by_position(counts: Callable[[SpeculationCounts], tuple[int, ...]]) -> tuple[int, ...]:
+        padded = [(*counts(part.counts), *(0,) * depth)[:depth] for part in parts]
+        return tuple(sum(column) for column in zip(*padded, strict=True))
+
+    counts = SpeculationCounts(
+        sum(part.counts.rounds for part in parts),
+        sum(part.counts.drafted for part in parts),
+        sum(part.counts.accepted for part in parts),
+        by_position(lambda counts: counts.rounds_with_draft),
+        by_position(lambda counts: counts.accepted_per_position),
+    )
+    seconds = RoundSeconds(
+        sum(part.seconds.draft for part in parts),
+        sum(part.seconds.verify for part in parts),
+        sum(part.seconds.sample for part in parts),
+        sum(part.seconds.rollback for part in parts),
+    )
+    named = next((part for part in parts if part.method != "off"), parts[0])
+    return Rounds(named.method, named.max_window, counts, seconds)

@@ -11,19 +11,23 @@ from enum import StrEnum
 from typing import Any
 
 from ninfer.engine import Engine, Failed, Finished
-from ninfer.metrics import FinishReason, Histogram, Phases, Usage, now_ns, peak, request_rates
+from ninfer.metrics import (
+    NO_ROUNDS,
+    FinishReason,
+    Histogram,
+    Phases,
+    Rounds,
+    Usage,
+    joined_rounds,
+    now_ns,
+    peak,
+    request_rates,
+    speculation_report,
+)
 from ninfer.server.answer import Answer, Call, Choice
 from ninfer.server.faults import Fault, fault_of
 from ninfer.server.request_log import RequestLog
 
-NO_SPECULATION: dict[str, Any] = {
-    "backend": "off",
-    "draft_window": 0,
-    "rounds": 0,
-    "drafted_tokens": 0,
-    "accepted_tokens": 0,
-    "accepted_per_position": [],
-}
 HISTORY_INTERVALS = 600
 
 _logger = logging.getLogger("ninfer.server")
@@ -84,12 +88,16 @@ class Totals:
     cached_tokens: int = 0
     computed_tokens: int = 0
     completion_tokens: int = 0
+    rounds: Rounds = NO_ROUNDS
+    decode_seconds: float = 0.0
 
-    def add(self, usage: Usage) -> None:
+    def add(self, usage: Usage, rounds: Rounds, decode_seconds: float) -> None:
         self.prompt_tokens += usage.prompt
         self.cached_tokens += usage.cached
         self.computed_tokens += usage.computed
         self.completion_tokens += usage.completion
+        self.rounds = joined_rounds((self.rounds, rounds))
+        self.decode_seconds += decode_seconds
 
 
 class Accounts:
@@ -150,7 +158,7 @@ class Accounts:
         else:
             outcome = Outcome.COMPLETED
         self.totals.outcomes[outcome] += 1
-        self.totals.add(work)
+        self.totals.add(work, answer.rounds, answer.decode_seconds)
         self.duration.observe(phases.total)
         self.queue.observe(phases.queue)
         if phases.ttft is not None:
@@ -183,7 +191,8 @@ class Accounts:
         for choice in answer.choices:
             end = choice.end
             rates = request_rates(end.usage, end.timings)
-            about = {"id": entry.id, "prompt_tokens": end.usage.prompt, "speculative": NO_SPECULATION}
+            report = speculation_report(end.rounds, end.timings.decode)
+            about = {"id": entry.id, "prompt_tokens": end.usage.prompt, "speculative": report}
             self.peak_prefill = _higher(self.peak_prefill, rates["prefill_tok_per_s"], about)
             self.peak_decode = _higher(self.peak_decode, rates["decode_tok_per_s"], about)
 
@@ -255,7 +264,7 @@ def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
         },
         "timings_seconds": phases.to_dict(),
         "rates": request_rates(work, phases),
-        "speculative": NO_SPECULATION,
+        "speculative": speculation_report(answer.rounds, answer.decode_seconds),
         "choices": [
             {
                 "index": choice.index,
@@ -266,6 +275,7 @@ def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
                 "has_answer": choice.has_answer,
                 "timings_seconds": choice.end.timings.to_dict(),
                 "rates": request_rates(choice.end.usage, choice.end.timings),
+                "speculative": speculation_report(choice.end.rounds, choice.end.timings.decode),
             }
             for choice in answer.choices
         ],

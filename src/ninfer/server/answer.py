@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ninfer.decoding import TokenLogprobs
 from ninfer.engine import Delta, Failed, Finished, GenerationEvent, GenerationRequest
 from ninfer.errors import InvariantError, NInferError
-from ninfer.metrics import Phases, RequestTimeline, Usage, joined_timeline
+from ninfer.metrics import Phases, RequestTimeline, Rounds, Usage, joined_rounds, joined_timeline
 from ninfer.server.constraints import Rule, compile_rules
 from ninfer.server.faults import Fault
 from ninfer.server.inputs import AnswerOptions, ChatInput, Prompt, TextInput, encode_prompts
@@ -113,6 +113,16 @@ class Answer:
             computed=sum(u.computed for u in usages),
             thinking=sum(u.thinking for u in usages),
         )
+
+    @property
+    def rounds(self) -> Rounds:
+        """Of all choices together. Of an answer that has ended."""
+        return joined_rounds([choice.end.rounds for choice in self.choices])
+
+    @property
+    def decode_seconds(self) -> float:
+        """Of all choices, each by itself: what their rounds took. Of an answer that has ended."""
+        return sum(choice.end.timings.decode for choice in self.choices)
 
     @property
     def phases(self) -> Phases:

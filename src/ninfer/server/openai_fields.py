@@ -10,7 +10,7 @@ import msgspec
 from ninfer.decoding import SamplingParams
 from ninfer.engine import StopRules
 from ninfer.errors import RequestError
-from ninfer.metrics import FinishReason, decode_rate, prefill_rate, request_rates
+from ninfer.metrics import FinishReason, decode_rate, prefill_rate, request_rates, speculation_report
 from ninfer.server.answer import Answer, WireUsage
 from ninfer.server.inputs import check_max_tokens, wire_seed
 from ninfer.server.model import ServedModel
@@ -162,4 +162,5 @@ def timings_block(answer: Answer) -> dict[str, Any]:
         "predicted_per_second": decode_rate(usage, phases),
         "seconds": phases.to_dict(),
         "rates": request_rates(usage, phases),
+        "speculative": speculation_report(answer.rounds, answer.decode_seconds),
     }

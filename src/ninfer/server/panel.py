@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ninfer
+from ninfer.metrics import speculation_report
 from ninfer.server.exchange import Server
 
 
@@ -26,6 +27,7 @@ def panel(server: Server, start_unix_s: float) -> dict[str, Any]:
                 "cached_tokens": totals.cached_tokens,
                 "computed_tokens": totals.computed_tokens,
                 "completion_tokens": totals.completion_tokens,
+                "speculative": speculation_report(totals.rounds, totals.decode_seconds),
                 "engine": {
                     "steps": counters.steps,
                     "prefill_tokens": counters.prefill,

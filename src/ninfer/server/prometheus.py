@@ -44,11 +44,14 @@ class ServerCollector(Collector):
             ("kv_used_pages", "KV pages that hold something.", plan.num_pages - engine.num_free_pages),
             ("state_slots", "Slots of recurrent state; 0 for models without it.", slots),
             ("state_used_slots", "Slots that hold something.", slots - engine.num_free_state_slots),
+            ("spec_decode_draft_window", "Tokens of a draft at most; 0 without drafts.", plan.verify_rows - 1),
         )
         for name, text, value in figures:
             yield GaugeMetricFamily(f"ninfer_{name}", text, value=value)
-        info = GaugeMetricFamily("ninfer_model_info", "The model that is served.", labels=["model_name", "plan_digest"])
-        info.add_metric([self._server.model.id, plan.digest], 1.0)
+        labels = ["model_name", "plan_digest", "speculative_backend"]
+        info = GaugeMetricFamily("ninfer_model_info", "The model that is served.", labels=labels)
+        backend = "off" if plan.speculation is None else plan.speculation.method
+        info.add_metric([self._server.model.id, plan.digest, backend], 1.0)
         yield info
 
     def _counters(self) -> Iterator[Metric]:
@@ -63,10 +66,42 @@ class ServerCollector(Collector):
         )
         for name, text, value in figures:
             yield CounterMetricFamily(f"ninfer_{name}", text, value=value)
+        yield from self._rounds()
         requests = CounterMetricFamily("ninfer_requests", "Requests that ended, by outcome.", labels=["outcome"])
         for outcome, count in totals.outcomes.items():
             requests.add_metric([outcome.value], count)
         yield requests
+
+    def _rounds(self) -> Iterator[Metric]:
+        """Of ended requests: tokens per round are 1 + accepted / rounds, round time is decode seconds / rounds."""
+        totals = self._server.accounts.totals
+        counts, seconds = totals.rounds.counts, totals.rounds.seconds
+        figures = (
+            ("decode_rounds", "Steps that gave tokens after the first, by ended request.", counts.rounds),
+            ("decode_seconds", "First token to last, of ended requests.", totals.decode_seconds),
+            ("spec_decode_draft_tokens", "Tokens drafted and tested.", counts.drafted),
+            ("spec_decode_accepted_tokens", "Drafted tokens that held.", counts.accepted),
+            ("spec_decode_fallback_steps", "Rounds without a draft.", counts.fallback_steps),
+        )
+        for name, text, value in figures:
+            yield CounterMetricFamily(f"ninfer_{name}", text, value=value)
+        by_position = CounterMetricFamily(
+            "ninfer_spec_decode_accepted_tokens_per_position", "Rounds in which drafts up to a position all held.",
+            labels=["position"],
+        )  # fmt: skip
+        for position, count in enumerate(counts.accepted_per_position):
+            by_position.add_metric([str(position)], count)
+        yield by_position
+        by_window = CounterMetricFamily(
+            "ninfer_spec_decode_window_rounds", "Rounds by the number of tokens drafted.", labels=["window"]
+        )
+        for window, count in enumerate(counts.windows):
+            by_window.add_metric([str(window)], count)
+        yield by_window
+        by_part = CounterMetricFamily("ninfer_round_seconds", "Where the time of rounds went.", labels=["part"])
+        for part in ("draft", "verify", "sample", "rollback"):
+            by_part.add_metric([part], getattr(seconds, part))
+        yield by_part
 
 
 def _histogram(name: str, text: str, found: Histogram) -> Metric:
