@@ -77,6 +77,8 @@ def campaign(
             prepare(target)
         try:
             await run_campaign(runners, PROMPTS, schedule)
+            for runner in runners:
+                runner.writer.finish()
         finally:
             for runner in runners:
                 runner.writer.close()

@@ -1,4 +1,4 @@
-"""`ninfer bench scenarios` on a real model: in this process, and against a server in another one."""
+"""`ninfer bench scenarios` and `sweep` on a real model: in this process, and against a server in another one."""
 
 from __future__ import annotations
 
@@ -74,3 +74,18 @@ def test_what_cannot_be_asked_is_named(tmp_path: Path, arguments: tuple[str, ...
     done, _ = scenarios(tmp_path, *arguments)
     assert done.returncode == ExitCode.USAGE
     assert words in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_sweep_writes_its_tables_and_records_every_cell(smollm2: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ninfer", "bench", "sweep", "prefill", str(smollm2), "--out", str(tmp_path)]
+    command += ["--lengths", "20,70", "--chunks", "32,64", "--rounds", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert (tmp_path / "prefill.md").read_text() == done.stdout
+    runs = [read_run(tmp_path / name) for name in ("chunk-32", "chunk-64")]
+    for run in runs:
+        assert verify_run(run.directory) == []
+        assert [len(run.measured), len(run.rows) - len(run.measured)] == [4, 2], "a warm-up per round"
+        assert {row.usage.computed_tokens for row in run.measured} == {20, 70}
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert again.stdout == done.stdout, "nothing is measured twice"

@@ -13,6 +13,7 @@ TOOLS: dict[str, str] = {
     "quality": "ninfer.cli.bench_quality",
     "peers": "ninfer.cli.bench_peers",
     "scenarios": "ninfer.cli.bench_scenarios",
+    "sweep": "ninfer.cli.bench_sweep",
     "compare": "ninfer.cli.bench_compare",
     "verify": "ninfer.cli.bench_verify",
 }

@@ -162,6 +162,8 @@ async def _run(runners: Sequence[Runner], campaign: Campaign) -> tuple[Progress,
             progress = await run_campaign(
                 runners, campaign.prompts, campaign.schedule, lambda p: bar.update(p.done, p.total)
             )
+        for runner in runners:
+            runner.writer.finish()
     finally:
         await close_all([runner.target for runner in runners])
         for runner in runners:

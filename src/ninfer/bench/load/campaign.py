@@ -126,7 +126,10 @@ async def run_campaign(
     schedule: Schedule,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Take every sample that is not there yet. OSError when a record cannot be written; samples taken stay."""
+    """Take every sample that is not there yet. OSError when a record cannot be written; samples taken stay.
+
+    Whether a run is finished by it is for the caller to say.
+    """
     units = list(_units(runners, prompts, schedule))
     progress = Progress(sum(len(unit.samples) for unit in units))
     with ThreadPoolExecutor(1, thread_name_prefix="ninfer-records") as disk:
@@ -136,8 +139,6 @@ async def run_campaign(
             progress.done += len(unit.samples) - len(missing)
             on_progress(progress)
             await _run_unit(unit.runner, missing, schedule, disk, progress, on_progress)
-    for runner in runners:
-        runner.writer.finish()
     return progress
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,18 +45,17 @@ class EngineTarget:
     def __init__(
         self,
         engine: Engine,
-        template: ChatTemplate,
+        template: ChatTemplate | None,
         sampling: SamplingParams,
         *,
-        ignore_end: bool = False,
-        variables: Mapping[str, Any] | None = None,
+        ignores_end: bool = False,
     ) -> None:
-        """ignore_end: answers run to their limit, for measurements of a fixed length."""
+        """template: for prompts that are messages; token ids need none. ignores_end: answers run to their limit, for
+        measurements of a fixed length."""
         self._engine = engine
         self._template = template
         self._sampling = sampling
-        self._stop = StopRules(model_end_tokens=not ignore_end)
-        self._variables = dict(variables or {})
+        self._stop = StopRules(model_end_tokens=not ignores_end)
         self._service = EngineService(engine, max_pending=1 << 16, post=asyncio.get_running_loop().call_soon_threadsafe)
         self._service.start()
 
@@ -65,8 +63,7 @@ class EngineTarget:
         timeline = RequestTimeline(now_ns())
         answer = _Answer(asyncio.get_running_loop().create_future(), timeline.arrival_ns)
         try:
-            ids = tuple(self._template.encode(body, variables=self._variables))
-            request = GenerationRequest(ids, max_new=max_new, sampling=self._sampling, stop=self._stop)
+            request = GenerationRequest(self._ids(body), max_new=max_new, sampling=self._sampling, stop=self._stop)
             self._engine.check(request)
         except RequestError as error:
             return Outcome(error=(type(error).__name__, str(error)))
@@ -87,6 +84,13 @@ class EngineTarget:
             token_seconds=tuple(answer.token_seconds),
             error=(type(ending.error).__name__, str(ending.error)) if isinstance(ending, Failed) else None,
         )
+
+    def _ids(self, body: Any) -> tuple[int, ...]:
+        if body and isinstance(body[0], int):
+            return tuple(body)
+        if self._template is None:
+            raise RequestError("this model has no chat template, so it takes token ids only", param="messages")
+        return tuple(self._template.encode(body))
 
     def _speculation(self, rounds: Rounds) -> RowSpeculation:
         config = self._engine.plan.config.to_dict()

@@ -51,13 +51,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What all runs of a campaign share. directory: each run's own is below it."""
+    """What all runs of a campaign share. directory: each run's own is below it. ignores_end: answers go on to their
+    limit, whatever the model says; only our engine does that."""
 
     directory: Path
     suite: Suite
     prompts: Sequence[Prompt]
     schedule: Schedule
     sampling: SamplingParams
+    ignores_end: bool = False
 
 
 @dataclass
@@ -67,11 +69,14 @@ class Loaded:
     variant: Variant
     artifact: Artifact
     engine: Engine
-    template: ChatTemplate
+    template: ChatTemplate | None
     before: Circumstances
     load_seconds: float
 
     def count_tokens(self, messages: list[dict[str, str]]) -> int:
+        """ConfigError for a model that cannot chat."""
+        if self.template is None:
+            raise ConfigError(f"{self.variant.path} has no chat template, so there is nothing to put prompts into")
         return len(self.template.encode(messages))
 
     def close(self) -> None:
@@ -96,14 +101,12 @@ class Server:
 
 
 def load_variant(variant: Variant) -> Loaded:
-    """Plan and load a model. ConfigError for one that cannot chat; the errors of planning and loading."""
+    """Plan and load a model; the errors of planning and loading."""
     before = circumstances(variant.path)
     started = time.perf_counter()
     artifact = Artifact.open(variant.path)
     try:
         tokenizer, template = load_frontend(artifact.find_resource)
-        if template is None:
-            raise ConfigError(f"{variant.path} has no chat template, so there is nothing to put the prompts into")
         plan = plan_engine(variant.config, artifact, detect_hardware())
         engine = load_engine(plan, artifact, tokenizer)
     except BaseException:
@@ -141,8 +144,9 @@ def estimated_tokens(messages: list[dict[str, str]]) -> int:
     return -(-sum(len(message["content"]) for message in messages) // CHARACTERS_PER_TOKEN)
 
 
-def load_facts(schedule: Schedule, sampling: SamplingParams) -> dict[str, Fact]:
+def load_facts(campaign: Campaign) -> dict[str, Fact]:
     """How requests are made and sent."""
+    schedule, sampling = campaign.schedule, campaign.sampling
     pattern = schedule.pattern
     is_open = pattern.rate is not None
     values: dict[str, Value] = {
@@ -151,6 +155,7 @@ def load_facts(schedule: Schedule, sampling: SamplingParams) -> dict[str, Fact]:
         "load.rate": pattern.rate,
         "load.nonce": schedule.has_nonce,
         "load.seed": pattern.seed if is_open or schedule.has_nonce else None,
+        "load.ignores_end": campaign.ignores_end,
         "sampling.greedy": sampling.is_greedy,
     }
     given = asdict(sampling)
@@ -176,7 +181,8 @@ def engine_runner(loaded: Loaded, campaign: Campaign) -> Runner:
     writer = _writer(loaded.variant.name, campaign, facts, loaded.before, plan)
     if not writer.is_finished:
         writer.loaded(loaded.load_seconds, loaded.before)
-    return Runner(loaded.variant.name, EngineTarget(loaded.engine, loaded.template, campaign.sampling), writer)
+    target = EngineTarget(loaded.engine, loaded.template, campaign.sampling, ignores_end=campaign.ignores_end)
+    return Runner(loaded.variant.name, target, writer)
 
 
 def server_runner(server: Server, campaign: Campaign) -> Runner:
@@ -204,7 +210,7 @@ def _writer(
         command=list(sys.argv),
         facts={
             **facts,
-            **load_facts(campaign.schedule, campaign.sampling),
+            **load_facts(campaign),
             "inputs.digest": Fact(inputs.digest, "observed"),
         },
         inputs=inputs,
