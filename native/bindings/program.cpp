@@ -208,8 +208,8 @@ void bind_program(nb::module_& m) {
         p.add_node(RopeNode{view(x), view(angles), heads, dim, view(out)});
       })
       .def("kv_append", [](Program& p, int layer, V3 k, V3 v) { p.add_node(KVAppendNode{layer, view(k), view(v)}); })
-      .def("paged_attention", [](Program& p, int layer, V3 q, int heads, float scale, V3 out) {
-        p.add_node(AttentionNode{layer, view(q), heads, scale, view(out)});
+      .def("paged_attention", [](Program& p, int layer, V3 q, int heads, float scale, bool causal, int window, V3 out) {
+        p.add_node(AttentionNode{layer, view(q), heads, scale, causal, window, view(out)});
       })
       .def("silu_mul", [](Program& p, V3 x, V3 gate, V3 out) {
         p.add_node(GateNode{Gate::silu, view(x), view(gate), view(out)});
@@ -223,10 +223,17 @@ void bind_program(nb::module_& m) {
       .def("causal_conv", [](Program& p, int layer, V3 u, int vector, V3 out) {
         p.add_node(CausalConvNode{layer, view(u), vector, view(out)});
       })
+      .def("dynamic_conv",
+           [](Program& p, V3 z, V3 d, int vector, int first, int taps, V3 out, std::optional<V3> residual) {
+             p.add_node(DynamicConvNode{view(z), view(d), vector, first, taps, view(out), residual.has_value(),
+                                        residual ? view(*residual) : View{}});
+           },
+           "z"_a, "d"_a, "vector"_a, "first"_a, "taps"_a, "out"_a, "residual"_a.none())
       .def("gated_delta_rule", [](Program& p, int layer, V3 q, V3 k, V3 v, V3 gates, int k_heads, V3 out) {
         p.add_node(DeltaRuleNode{layer, view(q), view(k), view(v), view(gates), k_heads, view(out)});
       })
       .def("select_rows", [](Program& p, V3 x, V3 out) { p.add_node(SelectRowsNode{view(x), view(out)}); })
+      .def("share_threads", &Program::share_threads, "other"_a, "Use the threads of a program that never runs at once.")
       .def("plan", &Program::plan, "num_pages"_a)
       .def("finish",
            [](Program& p, nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> kv, std::size_t page_bytes,

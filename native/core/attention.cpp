@@ -61,7 +61,11 @@ void Program::exec(const KVAppendNode& n, int, int thread) {
 }
 
 // The positions that a row of a sequence sees: the one place of this rule. Segments and tiles follow from it.
-TokenRange Program::visible(const AttentionPlan&, const StepSequence& s, int row) const { return {0, s.position + row + 1}; }
+TokenRange Program::visible(const AttentionPlan& plan, const StepSequence& s, int row) const {
+  const int position = s.position + row;
+  return {plan.window == 0 ? 0 : std::max(0, position - plan.window + 1),
+          plan.causal ? position + 1 : s.position + s.count};
+}
 
 // The segments that rows [row_begin, row_end) of a sequence see any of.
 TokenRange Program::segments(const AttentionPlan& plan, const StepSequence& s, int row_begin, int row_end) const {
@@ -77,12 +81,13 @@ TokenRange Program::segments(const AttentionPlan& plan, const StepSequence& s, i
 int Program::attention_plan(const AttentionNode& n) {
   const KVLayout& layout = layouts_[n.layer];
   const auto same = [&](const AttentionPlan& p) {
-    return p.num_heads == n.num_heads && p.num_kv_heads == layout.num_kv_heads && p.padded_dim == layout.padded_dim;
+    return p.num_heads == n.num_heads && p.num_kv_heads == layout.num_kv_heads && p.padded_dim == layout.padded_dim &&
+           p.causal == n.causal && p.window == n.window;
   };
   const auto found = std::find_if(attention_plans_.begin(), attention_plans_.end(), same);
   const int index = static_cast<int>(found - attention_plans_.begin());
   if (found == attention_plans_.end())
-    attention_plans_.push_back({n.num_heads, layout.num_kv_heads, layout.padded_dim, {}, {}});
+    attention_plans_.push_back({n.num_heads, layout.num_kv_heads, layout.padded_dim, n.causal, n.window, {}, {}});
   return index;
 }
 

@@ -173,6 +173,17 @@ struct ConvArgs {
   int rows, channels, taps;
 };
 
+// One row of a dynamic convolution, and the rows before it as far as `taps` sees them.
+struct DynamicConvArgs {
+  const float* z;  // the row; those before lie ldz floats apart
+  std::size_t ldz;
+  const float* d;  // [taps][groups]
+  const float* w;  // [taps][channels]
+  const float* residual;  // or null
+  float* y;
+  int channels, groups, taps;
+};
+
 // Some columns of the matrix of one value head, over one or more rows of one sequence.
 struct DeltaArgs {
   const float* q;             // [rows, key_dim] of the head; unused without o
@@ -269,6 +280,7 @@ struct KernelTable {
   void (*sigmoid_mul)(const GateArgs&, int row_begin, int row_end);
   void (*delta_gates)(const DeltaGatesArgs&, int row_begin, int row_end);
   void (*causal_conv)(const ConvArgs&);
+  void (*dynamic_conv)(const DynamicConvArgs&);
   void (*delta_rule)(const DeltaArgs&);
   void (*kv_append)(const KVAppendArgs&);
   void (*attention)(const AttentionTile&);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "core/cpu_features.h"
 #include "core/weight.h"
@@ -54,6 +55,11 @@ void Program::add_node(Node node) {
   if (auto* l = std::get_if<LinearNode>(&node)) l->passes = passes(*l);
   if (auto* a = std::get_if<AttentionNode>(&node)) a->plan = attention_plan(*a);
   nodes_.push_back(std::move(node));
+}
+
+void Program::share_threads(const Program& other) {
+  if (other.threads_ != threads_) throw std::invalid_argument("threads are shared by programs of as many threads only");
+  pool_ = other.pool_;
 }
 
 void Program::plan(int num_pages) {
@@ -115,7 +121,7 @@ void Program::finish(std::uint8_t* kv, int num_pages, std::uint8_t* state) {
   tiles_ = scratch_->data();
   partials_ = reinterpret_cast<float*>(tiles_ + tiles_bytes_);
   thread_scratch_ = tiles_ + tiles_bytes_ + align64(partial_floats_ * 4);
-  pool_ = std::make_unique<ThreadPool>(threads_);
+  if (!pool_) pool_ = std::make_shared<ThreadPool>(threads_);
   cursors_ = std::make_unique<std::atomic<int>[]>(nodes_.size());
   positions_.reserve(max_rows_);
   sequence_of_row_.reserve(max_rows_);
@@ -286,6 +292,17 @@ void Program::exec(const GateNode& n, int, int thread) {
   const auto [begin, end] = share(rows(n.x), thread);
   (n.kind == Gate::silu ? kernels_.silu_mul : kernels_.sigmoid_mul)(
       {at(n.x), stride(n.x), at(n.gate), stride(n.gate), at(n.out), stride(n.out), n.out.width}, begin, end);
+}
+
+// Rows of other sequences, and of other steps, are not seen: the block of a sequence begins with its first row.
+void Program::exec(const DynamicConvNode& n, int, int thread) {
+  const auto [begin, end] = share(step_->rows, thread);
+  for (int r = begin; r < end; ++r)
+    kernels_.dynamic_conv({at(n.z) + r * stride(n.z), stride(n.z), at(n.d) + r * stride(n.d),
+                           vectors_[n.vector].first + n.first,
+                           n.has_residual ? at(n.residual) + r * stride(n.residual) : nullptr,
+                           at(n.out) + r * stride(n.out), n.z.width,
+                           n.d.width / n.taps, std::min(n.taps, r - step_->sequences[sequence_of_row_[r]].start + 1)});
 }
 
 void Program::exec(const DeltaGatesNode& n, int, int thread) {

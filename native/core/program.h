@@ -45,16 +45,19 @@ struct LinearNode {
 struct RopeAnglesNode { std::vector<double> frequencies; double magnitude; View out; };
 struct RopeNode { View x; View angles; int num_heads, head_dim; View out; };
 struct KVAppendNode { int layer; View k; View v; };
-struct AttentionNode { int layer; View q; int num_heads; float scale; View out; int plan = 0; };
+// window 0: none.
+struct AttentionNode { int layer; View q; int num_heads; float scale; bool causal; int window; View out; int plan = 0; };
 enum class Gate { silu, sigmoid };
 struct GateNode { Gate kind; View x; View gate; View out; };
 struct DeltaGatesNode { View a; View b; int decay, dt_bias; View out; };
 struct CausalConvNode { int layer; View u; int vector; View out; };
+// first: value of the vector at which the taps begin.
+struct DynamicConvNode { View z; View d; int vector, first, taps; View out; bool has_residual; View residual; };
 struct DeltaRuleNode { int layer; View q; View k; View v; View gates; int num_k_heads; View out; };
 struct SelectRowsNode { View x; View out; };
 
 using Node = std::variant<EmbeddingNode, NormNode, LinearNode, RopeAnglesNode, RopeNode, KVAppendNode, AttentionNode,
-                          GateNode, DeltaGatesNode, CausalConvNode, DeltaRuleNode, SelectRowsNode>;
+                          GateNode, DeltaGatesNode, CausalConvNode, DynamicConvNode, DeltaRuleNode, SelectRowsNode>;
 
 // Numeric profiles, in the numbers that Python uses for them.
 enum class Numerics : int { f32 = 0, a8 = 1, w4a4 = 2, a8g32 = 3 };
@@ -86,6 +89,8 @@ class Program {
   // Recurrent layers are added before the nodes that use them.
   StateStore& state() { return state_; }
   void add_node(Node node);
+  // Use the threads of a program that never runs at the same time; before finish(). Both outlive no thread of theirs.
+  void share_threads(const Program& other);
   // Allocates buffers and scratch; after this only run() may be called. `state` is as large as state().plan() said.
   void finish(std::uint8_t* kv, int num_pages, std::uint8_t* state);
 
@@ -125,6 +130,8 @@ class Program {
   // How the attention of layers with these heads is cut into work items in the current step.
   struct AttentionPlan {
     int num_heads, num_kv_heads, padded_dim;
+    bool causal;
+    int window;
     std::vector<Item> items;
     std::vector<Split> splits;  // per sequence
   };
@@ -140,6 +147,7 @@ class Program {
   void exec(const GateNode&, int node, int thread);
   void exec(const DeltaGatesNode&, int node, int thread);
   void exec(const CausalConvNode&, int node, int thread);
+  void exec(const DynamicConvNode&, int node, int thread);
   void exec(const DeltaRuleNode&, int node, int thread);
   void exec(const SelectRowsNode&, int node, int thread);
   std::vector<LinearPass> passes(const LinearNode&) const;
@@ -162,7 +170,7 @@ class Program {
   std::pair<int, int> share(int total, int thread) const;
 
   int threads_;
-  std::unique_ptr<ThreadPool> pool_;  // started by finish()
+  std::shared_ptr<ThreadPool> pool_;  // started by finish() unless it is another program's
   const KernelTable& kernels_;
   Numerics numerics_;
   int max_rows_, max_logit_rows_;

@@ -128,6 +128,22 @@ void rope(const RopeArgs& a, int row_begin, int row_end) {
   }
 }
 
+void dynamic_conv(const DynamicConvArgs& a) {
+  const int size = a.channels / a.groups;
+  for (int group = 0; group < a.groups; ++group) {
+    const int first = group * size;
+    for_lanes(size, [&](int i, int lanes) {
+      V::F sum = V::zero();
+      for (int tap = 0; tap < a.taps; ++tap) {
+        const V::F weight = V::add(load_lanes(a.w + tap * a.channels + first + i, lanes), V::set1(a.d[tap * a.groups + group]));
+        sum = V::fma(weight, load_lanes(a.z - tap * a.ldz + first + i, lanes), sum);
+      }
+      if (a.residual != nullptr) sum = V::add(sum, load_lanes(a.residual + first + i, lanes));
+      save_lanes(a.y + first + i, sum, lanes);
+    });
+  }
+}
+
 void silu_mul(const GateArgs& a, int row_begin, int row_end) {
   for (int row = row_begin; row < row_end; ++row)
     for_lanes(a.width, [&](int i, int lanes) {

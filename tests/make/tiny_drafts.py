@@ -57,7 +57,6 @@ def dflash_config(target: DraftTarget, **changes: Any) -> DFlashConfig:
         "intermediate_size": 56,
         "rope_theta": 5000.0,
         "rms_norm_eps": 1e-5,
-        "embedding_scale": 1.0,
         "output_multiplier": 1.0,
         "softcap": None,
         "conv": DynamicConv(2, target.hidden_size // 4),

@@ -67,6 +67,7 @@ def test_what_was_written_is_read(kind: str, model: Path, tmp_path: Path) -> Non
         ("dflash", "block_size", 17),
         ("dflash", "mask_token_id", 211),
         ("dflash", "windows", [0, None]),
+        ("dflash", "windows", [None, 4]),
         ("dflash", "causal", [True]),
         ("dflash", "causal", [True, 1]),
         ("dflash", "softcap", 0),

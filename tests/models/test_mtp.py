@@ -17,7 +17,8 @@ from make.op_runs import BACKENDS
 from ninfer.artifact import Artifact
 from ninfer.decoding import SamplingParams, distribution
 from ninfer.decoding.proposer import Committed, Draft, DraftTask
-from ninfer.decoding.proposers.mtp import MAX_PENDING, MTPProposer
+from ninfer.decoding.proposers.columns import MAX_PENDING
+from ninfer.decoding.proposers.mtp import MTPProposer
 from ninfer.decoding.random import Purpose, uniform
 from ninfer.errors import ArtifactError, ConfigError
 from ninfer.models import RuntimeOptions, load_model
@@ -29,6 +30,7 @@ LLAMA = tiny_llama.CONFIGS["uneven"]
 HYBRID = replace(tiny_hybrid.CONFIG, num_mtp_layers=1, tied_head=False)
 KINDS = ("own", "plain", "gated")
 NUM_PAGES = 12
+LANES = 5
 
 
 @dataclass
@@ -82,7 +84,7 @@ def proposer(
     source = find_mtp(target_file, draft_file, shortlist=shortlist)
     model = load_model(target_file, options(backend, **changes))
     rows = GivenRows()
-    drafts = MTPProposer(rows, load_draft(source, model, options(backend, **changes)))
+    drafts = MTPProposer(rows, load_draft(source, model, LANES))
     try:
         yield drafts, rows, source
     finally:
@@ -285,7 +287,7 @@ def test_the_plan_is_what_is_held_and_shared_weights_are_held_once(
     files = write(kind, tmp_path, format="q8g32")
     changes: dict[str, Any] = {"weights_memory": weights_memory}
     with proposer(files, backend, **changes) as (drafts, _, source):
-        plan = plan_draft_memory(source, options(backend, **changes))
+        plan = plan_draft_memory(source, options(backend, **changes), LANES)
         assert drafts._draft.memory == plan
         own = sum(file.tensors[name].nbytes for name, file in source.files.items())
         if backend != "reference":
@@ -316,5 +318,5 @@ def test_a_wrong_shortlist_is_refused(wrong: list[float], tmp_path: Path) -> Non
     with Artifact.open(files.target) as target, Artifact.open(path) as draft:
         model = load_model(target, options(BACKENDS[-1]))
         with pytest.raises(ArtifactError, match=r"wrong\.ninfer: shortlist\.ids"):
-            load_draft(find_mtp(target, draft, shortlist=True), model, options(BACKENDS[-1]))
+            load_draft(find_mtp(target, draft, shortlist=True), model, LANES)
         model.close()

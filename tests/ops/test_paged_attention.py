@@ -48,7 +48,11 @@ def torch_attention(case: Case, kv_format: str) -> list[F64Array]:
             mine = slice(start, start + rows.count)
             history += list(zip(k[mine], v[mine], strict=True))
             keys, values = (torch.stack(x, dim=1) for x in zip(*history, strict=True))
-            mask = torch.ones(rows.count, len(history), dtype=torch.bool).tril(rows.position)
+            mask = torch.ones(rows.count, len(history), dtype=torch.bool)
+            if shape["causal"]:
+                mask = mask.tril(rows.position)
+            if shape["window"] is not None:
+                mask = mask.triu(rows.position - shape["window"] + 1)
             y = torch.nn.functional.scaled_dot_product_attention(
                 q[mine].transpose(0, 1), keys, values, attn_mask=mask, enable_gqa=True
             )

@@ -2,12 +2,12 @@
 
 A backend is a module with two functions of these signatures:
 
-    compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> Executable
+    compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside = ALONE) -> Executable
     plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]
 
 `plan_memory` allocates nothing and gives the bytes that `compile_graph` will hold, by the names in `MEMORY_PARTS`; it
-equals the executable's `memory`. What a backend cannot run (an op, a format, a head width, an instruction set that this
-machine lacks) is an UnsupportedError from either function that names it.
+equals the executable's `memory`, but for pages that are another's. What a backend cannot run (an op, a format, a head
+width, an instruction set that this machine lacks) is an UnsupportedError from either function that names it.
 """
 
 from __future__ import annotations
@@ -113,6 +113,10 @@ class Executable(Protocol):
         """
         ...
 
+    def holds(self, name: str) -> bool:
+        """Whether a matrix of the graph has this name."""
+        ...
+
     def held_matrix(self, name: str) -> Matrix:
         """A weight of the graph as it is held, for an executable that runs beside this one and closes before it."""
         ...
@@ -137,8 +141,24 @@ class Executable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Executables of the same backend and options that a new one runs beside, never at the same time.
+
+    threads: whose threads it uses. pages: whose KV pages are its own too; the layers of both graphs are alike.
+    """
+
+    threads: Executable | None = None
+    pages: Executable | None = None
+
+
+ALONE = Beside()
+
+
 class CompileGraph(Protocol):
-    def __call__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> Executable: ...
+    def __call__(
+        self, graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside = ALONE
+    ) -> Executable: ...
 
 
 class PlanMemory(Protocol):

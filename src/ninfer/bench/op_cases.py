@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ninfer import formats
 from ninfer.ops.causal_conv import causal_conv
 from ninfer.ops.delta_gates import delta_gates
+from ninfer.ops.dynamic_conv import dynamic_conv
 from ninfer.ops.embedding import embedding
 from ninfer.ops.frequencies import rope_frequencies
 from ninfer.ops.gated_delta_rule import gated_delta_rule
@@ -43,6 +44,9 @@ PRODUCTS: Mapping[str, tuple[int, int]] = {
     "head": (VOCABULARY, HIDDEN),
 }
 """Weight shapes [N, K] by their place in a layer."""
+
+TAPS, GROUP = 2, 16
+"""Of a block draft with dynamic convolutions."""
 
 WEIGHT_BYTES = 64 << 20
 LIGHT_COPIES = 16
@@ -211,6 +215,12 @@ def _elementwise(rows: int) -> Iterator[OpCase]:
     yield light("rope_angles", str(HEAD_DIM), HEAD_DIM, lambda g, _: rope_angles(g, rope_frequencies(HEAD_DIM, 1e5)))
     yield light("rope", f"{HEADS} {heads}", 2 * q_width + HEAD_DIM, lambda g, x: rope(g, x[0], x[1], HEADS, HEAD_DIM))
     yield light("kv_append", f"{KV_HEADS} {heads}", 2 * kv_width, append)
+    yield light(
+        "dynamic_conv",
+        f"{TAPS} taps of {HIDDEN} in groups of {GROUP}",
+        2 * HIDDEN + TAPS * (HIDDEN + HIDDEN // GROUP),
+        lambda g, x: dynamic_conv(g, x[0], x[1], "taps", TAPS),
+    )
     yield light("silu_mul", str(INTERMEDIATE), 3 * INTERMEDIATE, lambda g, x: silu_mul(g, x[0]))
     heads = f"{STATE.num_v_heads} heads of {STATE.value_dim}"
     yield light("sigmoid_mul", str(STATE_WIDTH), 3 * STATE_WIDTH, lambda g, x: sigmoid_mul(g, x[0], x[1]))
@@ -236,6 +246,7 @@ INPUT_WIDTHS: Mapping[str, tuple[int, ...]] = {
     "rope_angles": (),
     "rope": (HEADS * HEAD_DIM, HEAD_DIM),
     "kv_append": (KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM),
+    "dynamic_conv": (HIDDEN, TAPS * HIDDEN // GROUP),
     "silu_mul": (2 * INTERMEDIATE,),
     "sigmoid_mul": (STATE_WIDTH, STATE_WIDTH),
     "l2_norm": (STATE_WIDTH,),
@@ -247,6 +258,7 @@ INPUT_WIDTHS: Mapping[str, tuple[int, ...]] = {
 
 VECTORS: Mapping[str, Mapping[str, int]] = {
     "rms_norm": {"norm": HIDDEN},
+    "dynamic_conv": {"taps": TAPS * HIDDEN},
     "delta_gates": {"decay": STATE.num_v_heads, "dt_bias": STATE.num_v_heads},
     "gated_rms_norm": {"head_norm": STATE.value_dim},
 }

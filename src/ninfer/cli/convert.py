@@ -28,17 +28,20 @@ MOST_LINES_PER_CHANGE = 8
     type=click.Choice(tuple(RECIPES)),
     help=f"Choose formats by place. {'; '.join(f'{r.name}: {r.summary}' for r in RECIPES.values())}.",
 )
-def command(src: str, out: str, weights: str | None, recipe: str | None) -> None:
+@click.option("--target", metavar="MODEL", help="The .ninfer model that the draft SRC drafts for.")
+def command(src: str, out: str, weights: str | None, recipe: str | None, target: str | None) -> None:
     """Write the model SRC, a .gguf file or a Hugging Face directory, as the .ninfer file OUT.
 
     Without --weights and --recipe, of which one may be given, nothing is requantised: what ninfer stores bit for bit
     stays as it is, the rest is dequantised to q8g32 and the error this introduces is reported. OUT appears whole or
     not at all.
+
+    A DFlash or DFlash2 draft, as its authors publish it, needs --target: the file OUT attaches to that model only.
     """
     from ninfer.convert.convert import convert
 
     with ProgressBar(f"converting {src}") as bar:
-        report = convert(src, out, weights=weights, recipe=recipe, progress=bar.update)
+        report = convert(src, out, weights=weights, recipe=recipe, target_model=target, progress=bar.update)
     for line in report_lines(report):
         notice(line)
     write_answer(f"{report.path}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,8 @@ class Checkpoint:
 
     config: our names, as `ninfer.config`. resources: content by name (`frontend/...`). files: every file that was
     read, in an order that depends on the source alone. notes: choices a person may want to know about. random: what
-    random weights were drawn from, None for weights that mean something.
+    random weights were drawn from, None for weights that mean something. exact: our names of matrices that keep what
+    the source holds whatever format is chosen.
     """
 
     kind: Literal["gguf", "huggingface", "random"]
@@ -34,6 +35,7 @@ class Checkpoint:
     mapped: Sequence[MappedFile]
     notes: list[str] = field(default_factory=list)
     random: Mapping[str, Any] | None = None
+    exact: Collection[str] = ()
 
     def close(self) -> None:
         for file in self.mapped:

@@ -12,10 +12,11 @@ from ninfer.convert.encode import encode
 from ninfer.convert.format_choice import FormatChoice
 from ninfer.convert.gguf.reader import MAGIC
 from ninfer.convert.gguf.source import open_gguf
-from ninfer.convert.huggingface import open_huggingface
+from ninfer.convert.huggingface import open_draft, open_huggingface
 from ninfer.convert.provenance import check_unchanged, provenance, source_files
 from ninfer.convert.report import ConversionReport, TensorReport
 from ninfer.errors import ArtifactError, ConfigError
+from ninfer.models.drafts import target_of
 
 PathLike = str | os.PathLike[str]
 ProgressCallback = Callable[[int, int], None]
@@ -28,10 +29,12 @@ def convert(
     *,
     weights: str | None = None,
     recipe: str | None = None,
+    target_model: PathLike | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConversionReport:
     """Write the checkpoint `src` as the artifact `out`, which appears whole or not at all.
 
+    `target_model`: the artifact that a draft checkpoint drafts for; other checkpoints have none.
     `weights`: format of all weight matrices (`formats.NAMES`); `recipe`: the name of a choice by place (`recipes`).
     Without both, matrices keep what the source holds, exactly where we have its format. Vectors are f32. Equal sources
     give equal bytes. Memory is bounded by the largest tensor.
@@ -40,10 +43,18 @@ def convert(
     source, target = Path(src), Path(out)
     choice = FormatChoice.of(weights, recipe)
     check_target(target)
-    with open_checkpoint(source) as checkpoint:
+    with open_checkpoint(source) if target_model is None else _open_draft(source, target_model) as checkpoint:
         if any(target.exists() and target.samefile(file) for file in checkpoint.files):
             raise ConfigError(f"{target} is part of the source; choose another output")
         return write_artifact(checkpoint, target, choice, progress)
+
+
+def _open_draft(source: Path, target_model: PathLike) -> Checkpoint:
+    with Artifact.open(target_model) as model:
+        target = target_of(model)
+    if not source.is_dir():
+        raise ConfigError(f"{source}: drafts are imported from the directory of a Hugging Face checkpoint")
+    return open_draft(source, target)
 
 
 def check_target(target: Path) -> None:
@@ -77,7 +88,8 @@ def write_artifact(
     """Write an open checkpoint as an artifact; raises as `convert`."""
     files = source_files(checkpoint)
     origin = provenance(checkpoint, files, choice)
-    wanted = choice.formats([a.rule.target for a in checkpoint.assignments if len(a.rule.shape) == 2])
+    matrices = [a.rule.target for a in checkpoint.assignments if len(a.rule.shape) == 2]
+    wanted = choice.formats([name for name in matrices if name not in checkpoint.exact])
     total = sum(assignment.nbytes for assignment in checkpoint.assignments)
     done = 0
     reports: list[TensorReport] = []

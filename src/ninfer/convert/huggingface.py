@@ -10,6 +10,7 @@ from ninfer.convert import frontend
 from ninfer.convert.checkpoint import RANDOM_KEY, Checkpoint
 from ninfer.convert.fields import Fields
 from ninfer.convert.mapped import SourceTensor
+from ninfer.convert.names import dflash
 from ninfer.convert.names.families import HUGGINGFACE
 from ninfer.convert.names.rules import assign, listed
 from ninfer.convert.names.source_model import SourceModel
@@ -17,6 +18,8 @@ from ninfer.convert.quantized.gather import fp8_block, gather
 from ninfer.convert.safetensors import SafetensorsFile
 from ninfer.convert.weight import Weight
 from ninfer.errors import ArtifactError, ConversionError
+from ninfer.models.companion import DraftTarget
+from ninfer.models.dflash import PREDECESSOR, SUCCESSOR
 from ninfer.text.tokenizer import Tokenizer
 
 _WHOLE: Final = "model.safetensors"
@@ -34,6 +37,34 @@ def open_huggingface(path: Path) -> Checkpoint:
     shards: list[SafetensorsFile] = []
     try:
         return _understand(directory, shards)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+
+
+def open_draft(path: Path, target: DraftTarget) -> Checkpoint:
+    """Open and understand the directory of a published draft for `target`; raises as `open_huggingface`."""
+    directory = _Directory(path)
+    shards: list[SafetensorsFile] = []
+    try:
+        fields = config_fields(directory)
+        if fields.values.get("architectures") not in [[name] for name in dflash.HF_CLASSES]:
+            fields.refuse("architectures", f"drafts that are imported are {', '.join(dflash.HF_CLASSES)}")
+        weights, notes = gather(_tensors(directory, shards), fp8_block(fields))
+        draft = dflash.read_huggingface(fields, weights, target)
+        return Checkpoint(
+            kind="huggingface",
+            path=path,
+            architecture=dflash.ARCHITECTURE,
+            config=dict(draft.config),
+            assignments=assign(draft.rules, weights, path),
+            resources={},
+            files=[*directory.read, *(shard.path for shard in shards)],
+            mapped=shards,
+            notes=notes,
+            exact=(PREDECESSOR, SUCCESSOR),
+        )
     except BaseException:
         for shard in shards:
             shard.close()
@@ -118,6 +149,7 @@ def understand(files: SmallFiles, fields: Fields, weights: dict[str, Weight], no
         (read for name, read in HUGGINGFACE.items() if fields.values.get("architectures") == [name]), None
     )
     if read_model is None:
+        dflash.refuse_without_target(fields)
         fields.refuse("architectures", f"one class is needed; supported are {', '.join(HUGGINGFACE)}")
     model = read_model(fields, weights)
     notes = [*notes, *model.notes]

@@ -19,15 +19,28 @@ the DFlash paper and the `dflash` package of its authors. Embedding and head are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from ninfer.models.blocks import AttentionHeads, attention_shapes, gated_mlp_shapes
-from ninfer.models.companion import DraftTarget, read_heads, read_shortlist, shortlist_shapes
+from ninfer.models.companion import DraftHead, DraftTarget, read_heads, read_shortlist, shortlist_shapes
 from ninfer.models.config_fields import MAX_LAYERS, ConfigFields
-from ninfer.ops.graph import Feature
+from ninfer.ops.dynamic_conv import dynamic_conv
+from ninfer.ops.embedding import embedding
+from ninfer.ops.frequencies import rope_frequencies
+from ninfer.ops.graph import Feature, Graph, KVShape, Value
+from ninfer.ops.kv_append import kv_append
+from ninfer.ops.linear import linear
+from ninfer.ops.paged_attention import paged_attention
+from ninfer.ops.rms_norm import rms_norm
+from ninfer.ops.rope import rope
+from ninfer.ops.rope_angles import rope_angles
+from ninfer.ops.select_rows import select_rows
+from ninfer.ops.silu_mul import silu_mul
 
+PREDECESSOR, SUCCESSOR = "dflash.selector.predecessor", "dflash.selector.successor"
 MAX_BLOCK = 16
 MAX_TAPS = 8
 MAX_CANDIDATES = 64
@@ -63,8 +76,8 @@ class DFlashConfig:
     """One draft (`docs/formats.md`, "Draft companions").
 
     block_size: rows of a block, the anchor included. windows, causal: by layer, no window where None. conv, selector:
-    both for DFlash2, neither for DFlash. embedding_scale, output_multiplier: factors of embeddings and logits.
-    softcap: logits z become `softcap * tanh(z / softcap)`.
+    both for DFlash2, neither for DFlash. output_multiplier: factor of the logits. softcap: logits z become
+    `softcap * tanh(z / softcap)`, after the factor.
     """
 
     target: DraftTarget
@@ -79,7 +92,6 @@ class DFlashConfig:
     intermediate_size: int
     rope_theta: float
     rms_norm_eps: float
-    embedding_scale: float
     output_multiplier: float
     softcap: float | None
     conv: DynamicConv | None
@@ -123,7 +135,6 @@ class DFlashConfig:
             intermediate_size=read.size("intermediate_size"),
             rope_theta=read.positive("rope_theta", above=1),
             rms_norm_eps=read.positive("rms_norm_eps"),
-            embedding_scale=read.positive("embedding_scale"),
             output_multiplier=read.positive("output_multiplier"),
             softcap=read.find_number("softcap", 1e-3, 1e6),
             conv=None if conv is None else DynamicConv.read(conv),
@@ -132,6 +143,9 @@ class DFlashConfig:
         )
         if len(result.causal) != result.num_layers:
             raise read.error("causal", f"{len(result.causal)} values for {result.num_layers} layers of windows")
+        narrow = [window for window in result.windows if window is not None and window < result.block_size]
+        if narrow:
+            raise read.error("windows", f"a window of {narrow[0]} is shorter than a block of {result.block_size}")
         if result.conv is not None and target.hidden_size % result.conv.group_size:
             raise read.error("conv.group_size", f"{result.conv.group_size} does not divide {target.hidden_size}")
         return result
@@ -158,8 +172,93 @@ class DFlashConfig:
         if self.selector is not None:
             rank = self.selector.rank
             shapes |= {
-                "dflash.selector.predecessor": (vocab, rank),
-                "dflash.selector.successor": (vocab, rank),
+                PREDECESSOR: (vocab, rank),
+                SUCCESSOR: (vocab, rank),
                 "dflash.selector.hidden": (rank, hidden),
             }
         return shapes | shortlist_shapes(self.target, self.shortlist_size)
+
+    def record_context(self, g: Graph) -> None:
+        """Record the pass that leaves keys and values of context rows. Its input `[T, F * hidden]` takes the rows s_t
+        at the step's positions; token ids mean nothing."""
+        heads, eps = self.heads, self.rms_norm_eps
+        s = g.new_input(len(self.feature_layers) * self.target.hidden_size)
+        c = rms_norm(g, linear(g, s, [("dflash.fc", self.target.hidden_size)]), "dflash.hidden_norm", eps)
+        angles = self._angles(g)
+        parts = [f"dflash.layers.{i}.{part}" for i in range(self.num_layers) for part in ("k", "v")]
+        y = linear(g, c, [(name, heads.kv_width) for name in parts])
+        for i in range(self.num_layers):
+            start = 2 * i * heads.kv_width
+            k = y.columns(start, start + heads.kv_width)
+            v = y.columns(start + heads.kv_width, start + 2 * heads.kv_width)
+            k = rms_norm(g, k, f"dflash.layers.{i}.k_norm", eps, num_heads=heads.num_kv_heads)
+            k = rope(g, k, angles, heads.num_kv_heads, heads.head_dim)
+            kv_append(g, g.new_kv_layer(self._kv_shape), k, v)
+
+    def record_block(self, g: Graph, head: DraftHead) -> None:
+        """Record the pass over blocks, whose token ids a step has at their positions.
+
+        Logits `[R, num_logits]`, before multiplier and cap, are there for the wanted rows; with a selector the feature
+        `final` `[R, rank]` too, which are its rows of hidden factors.
+        """
+        hidden, eps = self.target.hidden_size, self.rms_norm_eps
+        x = embedding(g, "embed", hidden)
+        angles = self._angles(g)
+        for i in range(self.num_layers):
+            layer = f"dflash.layers.{i}"
+            x = self._sublayer(g, layer, "mix", x, partial(self._attention, g, i, angles), "o")
+            x = self._sublayer(g, layer, "mlp", x, partial(self._mlp, g, layer), "down")
+        last = rms_norm(g, select_rows(g, x), "dflash.norm", eps)
+        if self.selector is not None:
+            g.mark_feature("final", linear(g, last, [("dflash.selector.hidden", self.selector.rank)]))
+        g.mark_logits(linear(g, last, [(head.weight, head.num_rows)]).columns(0, head.num_logits))
+
+    def _sublayer(
+        self, g: Graph, layer: str, part: str, x: Value, inner: Callable[[Value], Value], output: str
+    ) -> Value:
+        """`x` plus what comes out of attention or MLP, between the two convolutions if there are any."""
+        a = rms_norm(g, x, f"{layer}.{part}_norm", self.rms_norm_eps)
+        if self.conv is None:
+            return linear(g, inner(a), [(f"{layer}.{output}", x.width)], residual=x)
+        taps = self.conv.taps
+        num_kernels = taps * x.width // self.conv.group_size
+        kernels = linear(g, a, [(f"{layer}.{part}_kernels", 2 * num_kernels)])
+        before, after = kernels.columns(0, num_kernels), kernels.columns(num_kernels, 2 * num_kernels)
+        a = dynamic_conv(g, a, before, f"{layer}.{part}_conv", taps)
+        y = linear(g, inner(a), [(f"{layer}.{output}", x.width)])
+        return dynamic_conv(g, y, after, f"{layer}.{part}_conv", taps, first=taps * x.width, residual=x)
+
+    def _attention(self, g: Graph, index: int, angles: Value, a: Value) -> Value:
+        """`[T, hidden]` to the heads side by side; the rows' keys and values lie behind the context until it grows."""
+        heads, layer = self.heads, f"dflash.layers.{index}"
+        q_width, kv_width = heads.q_width, heads.kv_width
+        k_end = q_width + kv_width
+        y = linear(g, a, [(f"{layer}.q", q_width), (f"{layer}.k", kv_width), (f"{layer}.v", kv_width)])
+        q = rms_norm(g, y.columns(0, q_width), f"{layer}.q_norm", self.rms_norm_eps, num_heads=heads.num_heads)
+        k = rms_norm(g, y.columns(q_width, k_end), f"{layer}.k_norm", self.rms_norm_eps, num_heads=heads.num_kv_heads)
+        q = rope(g, q, angles, heads.num_heads, heads.head_dim)
+        k = rope(g, k, angles, heads.num_kv_heads, heads.head_dim)
+        kv_layer = g.new_kv_layer(self._kv_shape)
+        kv_append(g, kv_layer, k, y.columns(k_end, y.width))
+        return paged_attention(
+            g,
+            kv_layer,
+            q,
+            heads.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+            heads.head_dim**-0.5,
+            causal=self.causal[index],
+            window=self.windows[index],
+        )
+
+    def _mlp(self, g: Graph, layer: str, m: Value) -> Value:
+        width = self.intermediate_size
+        return silu_mul(g, linear(g, m, [(f"{layer}.gate", width), (f"{layer}.up", width)]))
+
+    def _angles(self, g: Graph) -> Value:
+        return rope_angles(g, rope_frequencies(self.head_dim, self.rope_theta))
+
+    @property
+    def _kv_shape(self) -> KVShape:
+        return KVShape(self.num_kv_heads, self.head_dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,25 @@ import numpy.typing as npt
 from ninfer.backends.base import Executable, F32Array, Matrix
 from ninfer.backends.options import RuntimeOptions
 from ninfer.errors import InvariantError
+from ninfer.formats import bf16
+from ninfer.formats.layouts import LANES
 from ninfer.models.batch import BatchLimits, ForwardBatch, check_batch
+from ninfer.models.dflash import DFlashConfig
+from ninfer.models.mtp import MTPModule
 from ninfer.models.weights import ArtifactWeights
 from ninfer.ops.graph import Value
 
 
 class DraftWeights:
-    """`backends.base.Weights`: those of the draft's own files by name, all others are the target's."""
+    """`backends.base.Weights`: what `shared` has of matrices, and the others from the draft's own files."""
 
-    def __init__(self, own: Mapping[str, ArtifactWeights], target: Callable[[str], Matrix]) -> None:
+    def __init__(self, own: Mapping[str, ArtifactWeights], shared: Callable[[str], Matrix | None]) -> None:
         self._own = own
-        self._target = target
+        self._shared = shared
 
     def matrix(self, name: str) -> Matrix:
-        return self._own[name].matrix(name) if name in self._own else self._target(name)
+        shared = self._shared(name)
+        return self._own[name].matrix(name) if shared is None else shared
 
     def vector(self, name: str) -> F32Array:
         return self._own[name].vector(name)
@@ -50,17 +55,47 @@ class DraftPass:
         return self.executable.forward(batch)
 
 
+class RowTable:
+    """Rows of a stored matrix, found one by one in the file."""
+
+    FORMATS = ("bf16", "f32")
+
+    def __init__(self, matrix: Matrix) -> None:
+        shape = (-1, matrix.shape[1], LANES)
+        self._bf16 = matrix.data.view(np.uint16).reshape(shape) if matrix.format == "bf16" else None
+        self._f32 = matrix.data.view(np.float32).reshape(shape) if matrix.format == "f32" else None
+
+    def rows(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """float32 `[n, K]`."""
+        where = (ids // LANES, slice(None), ids % LANES)
+        if self._bf16 is not None:
+            return bf16.decode(self._bf16[where])
+        if self._f32 is None:
+            raise InvariantError("a row table of neither format")
+        return self._f32[where]
+
+
+@dataclass(frozen=True)
+class SelectorTables:
+    """The codebooks of a candidate selector."""
+
+    predecessor: RowTable
+    successor: RowTable
+
+
+@dataclass(frozen=True)
 class DraftModel:
     """A loaded draft.
 
-    passes: its graphs, over the same KV pages. ids: the token of every logit, int32 and ascending; None where logit i
-    is that of token i. config: what its kind needs to know of it.
+    module: what runs. passes: its graphs, over the same KV pages. ids: the token of every logit, int32 and ascending;
+    None where logit i is that of token i. spare_page: the first page id that no sequence has, one per lane.
     """
 
-    def __init__(self, config: Any, passes: tuple[DraftPass, ...], ids: npt.NDArray[np.int32] | None) -> None:
-        self.config = config
-        self.passes = passes
-        self.ids = ids
+    module: MTPModule | DFlashConfig
+    passes: tuple[DraftPass, ...]
+    ids: npt.NDArray[np.int32] | None
+    selector: SelectorTables | None
+    spare_page: int
 
     @property
     def memory(self) -> dict[str, int]:

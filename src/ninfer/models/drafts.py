@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ninfer.artifact import Artifact
-from ninfer.backends.base import Matrix
+from ninfer.backends.base import Beside, Matrix, weight_names
 from ninfer.backends.options import RuntimeOptions
 from ninfer.errors import ArtifactError, ConfigError, UnsupportedError
 from ninfer.models.companion import SHORTLIST_HEAD, SHORTLIST_IDS, DraftHead, DraftHeadConfig, DraftTarget
-from ninfer.models.dflash import DFlashConfig
-from ninfer.models.draft_model import DraftModel, DraftPass, DraftWeights
+from ninfer.models.dflash import PREDECESSOR, SUCCESSOR, DFlashConfig
+from ninfer.models.draft_model import DraftModel, DraftPass, DraftWeights, RowTable, SelectorTables
 from ninfer.models.loading import Model, backend_functions
 from ninfer.models.mtp import MTPConfig, MTPModule
 from ninfer.models.qwen3_5 import Qwen35Config
@@ -105,6 +105,20 @@ def find_mtp(target: Artifact, draft: Artifact | None, *, shortlist: bool) -> Dr
     return DraftSource(target, config, module, ("final",), files, size)
 
 
+def find_dflash(target: Artifact, draft: Artifact | None, *, shortlist: bool) -> DraftSource:
+    """Block drafts for a model, of the attached file; parameters and errors as `find_mtp`."""
+    config = read_config(target.architecture, target.config, file=target.path)
+    if draft is None:
+        raise ConfigError(f"spec dflash2: no draft is attached to {target.path}; attach one with draft")
+    attached = attach(draft, target)
+    if not isinstance(attached, DFlashConfig):
+        raise ConfigError(f"spec dflash2: the draft {draft.path} is one of architecture {draft.architecture!r}")
+    own = [name for name in attached.tensor_shapes() if not name.startswith("shortlist.")]
+    files = dict.fromkeys(own, draft)
+    size = _shortlist(attached, draft, files, wanted=shortlist)
+    return DraftSource(target, config, attached, attached.features, files, size)
+
+
 def _check_kind(
     attached: CompanionConfig | None, draft: Artifact | None, spec: str, kinds: tuple[type[CompanionConfig], ...]
 ) -> None:
@@ -125,45 +139,92 @@ def _shortlist(
     return attached.shortlist_size
 
 
-def load_draft(source: DraftSource, target: Model, options: RuntimeOptions) -> DraftModel:
-    """Load a draft beside its loaded target, whose embedding and head it uses in place.
+def load_draft(source: DraftSource, target: Model, lanes: int) -> DraftModel:
+    """Load a draft beside its loaded target, for at most `lanes` sequences at a time.
 
-    Pages have the numbers of the target's; `options.max_rows` and `max_logit_rows` are those of one pass. The draft is
-    closed before the target. ArtifactError for a wrong shortlist, UnsupportedError for what the backend does not
-    implement, BackendError if memory runs out.
+    It uses embedding, head and threads of the target, and KV pages of its own under the target's page ids; behind
+    those, a block draft has one page per lane for blocks that reach beyond a sequence's pages. The draft is closed
+    before the target. ArtifactError for a wrong shortlist, UnsupportedError for what the backend does not implement,
+    BackendError if memory runs out.
     """
-    compile_graph, _ = backend_functions(options)
-    weights = _weights(source, target.held_matrix)
-    passes = []
-    for graph in _record(source):
-        executable = compile_graph(graph, weights, options)
-        inputs = tuple(graph.input_values())
-        passes.append(DraftPass(executable, inputs, source.target_config.vocab_size, options))
-    return DraftModel(source.module, tuple(passes), _shortlist_ids(source))
+    compile_graph, _ = backend_functions(target.options)
+    ids = _shortlist_ids(source)
+    selector = _selector_tables(source)
+    passes: list[DraftPass] = []
+    for graph, options in _record(source, target.options, lanes):
+        first = passes[0] if passes else None
+        weights = _weights(source, target.held_matrix, first)
+        beside = Beside(threads=target.executable, pages=None if first is None else first.executable)
+        executable = compile_graph(graph, weights, options, beside)
+        passes.append(DraftPass(executable, tuple(graph.input_values()), source.target_config.vocab_size, options))
+    return DraftModel(source.module, tuple(passes), ids, selector, target.options.num_pages)
 
 
-def plan_draft_memory(source: DraftSource, options: RuntimeOptions) -> dict[str, int]:
-    """The exact bytes that `load_draft` will hold, by the names in `backends.base.MEMORY_PARTS`; allocates nothing."""
+def plan_draft_memory(source: DraftSource, options: RuntimeOptions, lanes: int) -> dict[str, int]:
+    """The exact bytes that `load_draft` will hold beside a target of `options`, by the names in
+    `backends.base.MEMORY_PARTS`; allocates nothing."""
     _, plan = backend_functions(options)
     shared = ArtifactWeights(source.target)
-    weights = _weights(source, lambda name: replace(shared.matrix(name), shared=True))
-    plans = [plan(graph, weights, options) for graph in _record(source)]
-    return {part: sum(one[part] for one in plans) for part in plans[0]}
+    total: dict[str, int] = {}
+    held: set[str] = set()
+    for graph, pass_options in _record(source, options, lanes):
+        weights = _weights(source, shared.matrix, None, held)
+        for part, size in plan(graph, weights, pass_options).items():
+            total[part] = total.get(part, 0) + (0 if part == "kv" and held else size)
+        held.update(weight_names(graph)[0])
+    return total
 
 
-def _record(source: DraftSource) -> list[Graph]:
-    """The graphs of a draft, in the order of its passes."""
-    graph = Graph()
-    if isinstance(source.module, DFlashConfig):
-        raise UnsupportedError("dflash drafts are not run yet")
-    source.module.record(graph, source.head)
-    return [graph]
+def _record(source: DraftSource, target: RuntimeOptions, lanes: int) -> list[tuple[Graph, RuntimeOptions]]:
+    """The graphs of a draft in the order of its passes, and how each is run."""
+    options = replace(target, num_state_slots=0, num_journals=0, journal_rows=0)
+    module, graph = source.module, Graph()
+    if isinstance(module, MTPModule):
+        module.record(graph, source.head)
+        return [(graph, replace(options, max_rows=max(options.max_rows, lanes), max_logit_rows=lanes))]
+    block = Graph()
+    module.record_context(graph)
+    module.record_block(block, source.head)
+    rows, logit_rows = lanes * module.block_size, lanes * (module.block_size - 1)
+    options = replace(options, num_pages=options.num_pages + lanes)
+    return [
+        (graph, replace(options, max_logit_rows=1)),
+        (block, replace(options, max_rows=rows, max_logit_rows=logit_rows)),
+    ]
 
 
-def _weights(source: DraftSource, target: Callable[[str], Matrix]) -> DraftWeights:
+def _weights(
+    source: DraftSource, target: Callable[[str], Matrix], first: DraftPass | None, held: Collection[str] = ()
+) -> DraftWeights:
+    """Weights of one pass: the target's and those that the first pass holds are shared.
+
+    held: names that a pass before would hold, for plans.
+    """
     readers: dict[int, ArtifactWeights] = {}
     own = {name: readers.setdefault(id(file), ArtifactWeights(file)) for name, file in source.files.items()}
-    return DraftWeights(own, target)
+
+    def shared(name: str) -> Matrix | None:
+        if first is not None and first.executable.holds(name):
+            return first.executable.held_matrix(name)
+        if name not in own:
+            return replace(target(name), shared=True)
+        return replace(own[name].matrix(name), shared=True) if name in held else None
+
+    return DraftWeights(own, shared)
+
+
+def _selector_tables(source: DraftSource) -> SelectorTables | None:
+    module = source.module
+    if isinstance(module, MTPModule) or module.selector is None:
+        return None
+    tables = []
+    for name in (PREDECESSOR, SUCCESSOR):
+        matrix = ArtifactWeights(source.files[name]).matrix(name)
+        if matrix.format not in RowTable.FORMATS:
+            file, known = source.files[name].path, ", ".join(RowTable.FORMATS)
+            raise ArtifactError(f"has format {matrix.format}; rows are looked up in {known}", file=file, field=name)
+        tables.append(RowTable(matrix))
+    return SelectorTables(*tables)
 
 
 def _shortlist_ids(source: DraftSource) -> npt.NDArray[np.int32] | None:

@@ -58,6 +58,11 @@ class Model:
         """
         return self._live().feature(feature)
 
+    @property
+    def executable(self) -> Executable:
+        """What runs, for a draft that runs beside it."""
+        return self._live()
+
     def held_matrix(self, name: str) -> Matrix:
         """A weight where it is held, for a draft model that shares it and closes before this one."""
         return self._live().held_matrix(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ninfer.ops import (
     causal_conv,
     delta_gates,
+    dynamic_conv,
     embedding,
     gated_delta_rule,
     gated_rms_norm,
@@ -33,6 +34,7 @@ SPECS: dict[str, OpSpec] = {
         paged_attention,
         sigmoid_mul,
         causal_conv,
+        dynamic_conv,
         l2_norm,
         delta_gates,
         gated_delta_rule,

@@ -9,6 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.backends.base import (
+    ALONE,
+    Beside,
+    Executable,
     F32Array,
     LayerState,
     Matrix,
@@ -45,10 +48,10 @@ _HUGE_PAGE = 2 * 2**20
 _View = tuple[int, int, int]
 
 
-def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> NativeExecutable:
+def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside = ALONE) -> NativeExecutable:
     """Bind a graph for this CPU. UnsupportedError names what this backend or this CPU cannot run; BackendError if
     memory runs out."""
-    return NativeExecutable(graph, weights, options)
+    return NativeExecutable(graph, weights, options, beside)
 
 
 def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]:
@@ -183,7 +186,8 @@ def _kv_append(r: _Recorder, node: Node) -> None:
 
 def _paged_attention(r: _Recorder, node: Node) -> None:
     layer, num_heads, scale = node.count("layer"), node.count("num_heads"), node.number("scale")
-    r.program.paged_attention(layer, r.view(node.inputs[0]), num_heads, scale, r.out(node))
+    causal, window = bool(node.count("causal")), node.count("window")
+    r.program.paged_attention(layer, r.view(node.inputs[0]), num_heads, scale, causal, window, r.out(node))
 
 
 def _silu_mul(r: _Recorder, node: Node) -> None:
@@ -207,6 +211,14 @@ def _causal_conv(r: _Recorder, node: Node) -> None:
     r.program.causal_conv(node.count("layer"), r.view(node.inputs[0]), r.vector(node.weights[0]), r.out(node))
 
 
+def _dynamic_conv(r: _Recorder, node: Node) -> None:
+    z, d, *more = (r.view(value) for value in node.inputs)
+    residual = more[0] if more else None
+    r.program.dynamic_conv(
+        z, d, r.vector(node.weights[0]), node.count("first"), node.count("taps"), r.out(node), residual
+    )
+
+
 def _gated_delta_rule(r: _Recorder, node: Node) -> None:
     q, k, v, gates = (r.view(value) for value in node.inputs)
     r.program.gated_delta_rule(node.count("layer"), q, k, v, gates, node.count("num_k_heads"), r.out(node))
@@ -226,6 +238,7 @@ _RECORDERS: Mapping[str, Callable[[_Recorder, Node], None]] = {
     "paged_attention": _paged_attention,
     "sigmoid_mul": _sigmoid_mul,
     "causal_conv": _causal_conv,
+    "dynamic_conv": _dynamic_conv,
     "l2_norm": _l2_norm,
     "delta_gates": _delta_gates,
     "gated_delta_rule": _gated_delta_rule,
@@ -235,27 +248,48 @@ _RECORDERS: Mapping[str, Callable[[_Recorder, Node], None]] = {
 }
 
 
+def _kv_memory(recorder: _Recorder, owner: Executable | None) -> npt.NDArray[np.uint8]:
+    """Pages of its own, or those of an executable with the same layers."""
+    num_bytes = recorder.page_bytes * recorder.options.num_pages
+    if owner is None:
+        return _native.allocate(num_bytes, num_bytes >= _SMALLEST_HUGE_KV)
+    kv = _native_of(owner)._kv
+    if _native_of(owner)._graph.kv_layers != recorder.graph.kv_layers or kv.size < num_bytes:
+        raise InvariantError(f"pages of {kv.size} bytes for layers {recorder.graph.kv_layers} of {num_bytes} bytes")
+    return kv
+
+
+def _native_of(executable: Executable) -> NativeExecutable:
+    if not isinstance(executable, NativeExecutable):
+        raise InvariantError(f"{executable} beside one of the CPU backend")
+    return executable
+
+
 class NativeExecutable:
     """A graph bound to this CPU (`backends.base.Executable`)."""
 
-    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
+    _program: _native.Program
+
+    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside) -> None:
         matrices = [weights.matrix(name) for name in weight_names(graph)[0]]
         matrix_bytes = sum(matrix.data.size for matrix in matrices if not matrix.shared)
         weights_memory = choose_weights_memory(options.weights_memory, matrix_bytes)
         try:
             store = WeightStore(matrix_bytes) if weights_memory == "huge" else None
             recorder = _Recorder(graph, weights, options, store)
-            kv_bytes = recorder.page_bytes * options.num_pages
-            kv = _native.allocate(kv_bytes, kv_bytes >= _SMALLEST_HUGE_KV)
+            self._kv = _kv_memory(recorder, beside.pages)
+            if beside.threads is not None:
+                recorder.program.share_threads(_native_of(beside.threads)._program)
             state = _native.allocate(recorder.state_bytes, recorder.state_bytes >= _HUGE_PAGE)
-            recorder.program.finish(kv, recorder.page_bytes, options.num_pages, state)
+            recorder.program.finish(self._kv, recorder.page_bytes, options.num_pages, state)
         except MemoryError:
             wanted = sum(plan_memory(graph, weights, options).values())
             raise BackendError(f"out of memory for {wanted} bytes of model and cache") from None
         self._program = recorder.program
         self._recorder: _Recorder | None = recorder
         self._graph = graph
-        self.memory: Mapping[str, int] = recorder.memory()
+        memory = recorder.memory()
+        self.memory: Mapping[str, int] = memory if beside.pages is None else memory | {"kv": 0}
         self.isa: str = self._program.isa
         self._logits: npt.NDArray[np.float32] | None = None
         if graph.logits is not None:
@@ -300,6 +334,10 @@ class NativeExecutable:
         if self._last_rows is None or feature not in self._features:
             raise InvariantError(f"feature {feature} of a graph that marks {list(self._features)}, after a step")
         return self._features[feature][: self._last_rows[self._graph.features[feature].rows]]
+
+    def holds(self, name: str) -> bool:
+        """Whether a matrix of the graph has this name."""
+        return name in self._live().held
 
     def held_matrix(self, name: str) -> Matrix:
         """A weight where this executable reads it."""

@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from ninfer import formats
 from ninfer.backends.base import (
+    ALONE,
+    Beside,
     F32Array,
     LayerState,
     Matrix,
@@ -39,9 +41,11 @@ from ninfer.ops.graph import Feature, Graph, Value
 F64Array = npt.NDArray[np.float64]
 
 
-def compile_graph(graph: Graph, weights: Weights, options: RuntimeOptions) -> ReferenceExecutable:
+def compile_graph(
+    graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside = ALONE
+) -> ReferenceExecutable:
     """Decode the weights and allocate buffers and pages; see `backends.base`."""
-    return ReferenceExecutable(graph, weights, options)
+    return ReferenceExecutable(graph, weights, options, beside)
 
 
 def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict[str, int]:
@@ -59,8 +63,10 @@ def plan_memory(graph: Graph, weights: Weights, options: RuntimeOptions) -> dict
 class ReferenceExecutable:
     """`backends.base.Executable` over the oracles."""
 
-    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions) -> None:
-        self.memory: Mapping[str, int] = plan_memory(graph, weights, options)
+    def __init__(self, graph: Graph, weights: Weights, options: RuntimeOptions, beside: Beside) -> None:
+        memory = plan_memory(graph, weights, options)
+        owner = beside.pages
+        self.memory: Mapping[str, int] = memory if owner is None else memory | {"kv": 0}
         self._graph = graph
         self._options = options
         matrices, vectors = weight_names(graph)
@@ -68,7 +74,12 @@ class ReferenceExecutable:
         self._codecs = {name: input_codec(matrix, options.numerics) for name, matrix in self._stored.items()}
         self._matrices = {name: _decode(matrix) for name, matrix in self._stored.items()}
         self._vectors = {name: weights.vector(name).astype(np.float64) for name in vectors}
-        self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
+        if owner is None:
+            self._kv = [PagedKV(shape, options.num_pages, options.kv_format) for shape in graph.kv_layers]
+        elif isinstance(owner, ReferenceExecutable) and owner._graph.kv_layers == graph.kv_layers:
+            self._kv = owner._kv
+        else:
+            raise InvariantError(f"pages of {owner} for layers {graph.kv_layers}")
         self._windows, self._recurrent = _state_layers(graph, options)
         self._slots = graph.assign_slots()
         self._buffers = [
@@ -109,6 +120,10 @@ class ReferenceExecutable:
         if self._num_rows is None or feature not in self._graph.features:
             raise InvariantError(f"feature {feature} of a graph that marks {list(self._graph.features)}, after a step")
         return self._rows(self._graph.features[feature], self._num_rows)
+
+    def holds(self, name: str) -> bool:
+        """Whether a matrix of the graph has this name."""
+        return name in self._stored
 
     def held_matrix(self, name: str) -> Matrix:
         """A weight as it is stored; what it is decoded to is not shared."""

@@ -105,6 +105,8 @@ def _paged_attention(step: StepState, node: Node) -> F64Array:
                 s.position,
                 node.number("scale"),
                 quantized=quantized,
+                causal=bool(node.count("causal")),
+                window=node.count("window") or None,
             )
         )
     return np.concatenate(parts)
@@ -140,6 +142,18 @@ def _causal_conv(step: StepState, node: Node) -> F64Array:
     return np.concatenate([layer.run(s, inputs, (0,), advance) for s in step.batch.sequences])
 
 
+def _dynamic_conv(step: StepState, node: Node) -> F64Array:
+    z, d, *more = (step.read(value) for value in node.inputs)
+    taps, first = node.count("taps"), node.count("first")
+    w = step.vectors[node.weights[0]][first : first + taps * z.shape[1]].reshape(taps, -1)
+    parts = []
+    for s in step.batch.sequences:
+        rows = slice(s.start, s.start + s.count)
+        residual = more[0][rows] if more else None
+        parts.append(SPECS["dynamic_conv"].oracle(z[rows], d[rows].reshape(s.count, taps, -1), w, residual))
+    return np.concatenate(parts)
+
+
 def _gated_delta_rule(step: StepState, node: Node) -> F64Array:
     inputs = [step.read(value) for value in node.inputs]
     layer, k_heads = step.recurrent[node.count("layer")], node.count("num_k_heads")
@@ -173,6 +187,7 @@ RUN: Mapping[str, Callable[[StepState, Node], F64Array | None]] = {
     "paged_attention": _paged_attention,
     "sigmoid_mul": _sigmoid_mul,
     "causal_conv": _causal_conv,
+    "dynamic_conv": _dynamic_conv,
     "l2_norm": _l2_norm,
     "delta_gates": _delta_gates,
     "gated_delta_rule": _gated_delta_rule,

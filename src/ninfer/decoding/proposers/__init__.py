@@ -4,7 +4,8 @@ Read first: ngram.py.
 """
 
 from ninfer.decoding.proposers.combined import CombinedProposer
+from ninfer.decoding.proposers.dflash import DFlashProposer
 from ninfer.decoding.proposers.mtp import MTPProposer
 from ninfer.decoding.proposers.ngram import NgramProposer
 
-__all__ = ["CombinedProposer", "MTPProposer", "NgramProposer"]
+__all__ = ["CombinedProposer", "DFlashProposer", "MTPProposer", "NgramProposer"]

@@ -11,59 +11,18 @@ gets no draft until it has one: to run its last column again could write to a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask, Ids
+from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask
 from ninfer.decoding.proposers.choice import choose
+from ninfer.decoding.proposers.columns import MAX_PENDING, Columns, FeatureSource, Rows, forward_batch, in_batches
 from ninfer.decoding.sampler import Candidates
 from ninfer.errors import InvariantError
-from ninfer.models.batch import ForwardBatch, SequenceRows
 from ninfer.models.draft_model import DraftModel
-from ninfer.ops.graph import Feature
-
-Rows = npt.NDArray[np.float32]
 
 MAX_WINDOW = 8
-MAX_PENDING = 16
-"""Rows that a sequence keeps at most: a round of the longest draft gives 9, and a pass over more is no cheaper."""
-
-
-class FeatureSource(Protocol):
-    """The target, as far as drafts read it."""
-
-    def feature(self, feature: Feature) -> Rows:
-        """A feature of all rows of the last step, `[T, hidden]`, valid until the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Columns of one sequence that run in one pass, from `position` on: `ids` int32 `[n]` are the tokens behind the
-    rows `[n, hidden]`. `pages` are enough for all of them."""
-
-    pages: Ids
-    position: int
-    ids: Ids
-    rows: Rows
-
-    @property
-    def end(self) -> int:
-        """The position behind the last one."""
-        return self.position + len(self.ids)
-
-    def split(self, count: int) -> tuple[Columns, Columns]:
-        """The first `count` columns, and the others."""
-        head = Columns(self.pages, self.position, self.ids[:count], self.rows[:count])
-        return head, Columns(self.pages, self.position + count, self.ids[count:], self.rows[count:])
-
-    def followed_by(self, other: Columns) -> Columns:
-        """These and the ones that `other` adds behind them."""
-        ids, rows = np.concatenate([self.ids, other.ids]), np.concatenate([self.rows, other.rows])
-        return Columns(other.pages, self.position, ids, rows)
 
 
 class MTPProposer:
@@ -146,8 +105,8 @@ class MTPProposer:
 
     def _run(self, parts: Iterable[Columns]) -> None:
         """Compute columns for their keys and values alone."""
-        for batch in _batches((part for part in parts if len(part.ids)), self._module.max_rows):
-            self._module.run(_forward_batch(batch, wanted=()), (np.concatenate([c.rows for c in batch]),))
+        for batch in in_batches((part for part in parts if len(part.ids)), self._module.max_rows):
+            self._module.run(forward_batch(batch, wanted=()), (np.concatenate([c.rows for c in batch]),))
 
     def _run_for_tokens(self, parts: Sequence[Columns]) -> tuple[list[Rows], list[Rows]]:
         """Compute columns; of the last of each part the logits and the row that a next column takes. Copies."""
@@ -158,33 +117,6 @@ class MTPProposer:
             parts = [one for _, one in last]
         ends = np.cumsum([len(part.ids) for part in parts]) - 1
         logits = self._module.run(
-            _forward_batch(parts, wanted=ends.tolist()), (np.concatenate([part.rows for part in parts]),)
+            forward_batch(parts, wanted=ends.tolist()), (np.concatenate([part.rows for part in parts]),)
         )
         return list(logits), list(self._module.executable.feature("final").copy())
-
-
-def _batches(parts: Iterable[Columns], max_rows: int) -> Iterator[list[Columns]]:
-    """The parts in order, cut so that no batch has more than `max_rows` columns."""
-    batch: list[Columns] = []
-    room = max_rows
-    for part in parts:
-        rest = part
-        while len(rest.ids) > room:
-            if room:
-                first, rest = rest.split(room)
-                batch.append(first)
-            yield batch
-            batch, room = [], max_rows
-        batch.append(rest)
-        room -= len(rest.ids)
-    if batch:
-        yield batch
-
-
-def _forward_batch(parts: Sequence[Columns], wanted: Sequence[int]) -> ForwardBatch:
-    sequences, start = [], 0
-    for part in parts:
-        sequences.append(SequenceRows(start, len(part.ids), part.position, part.pages))
-        start += len(part.ids)
-    ids = np.concatenate([part.ids for part in parts])
-    return ForwardBatch(ids, tuple(sequences), np.array(wanted, np.int32))
