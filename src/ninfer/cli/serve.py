@@ -31,7 +31,7 @@ MAX_FILES = 65_536
 @field_options(EngineConfig)
 @sampling_options
 def command(model: str, greedy: bool, **settings: Any) -> int:
-    """Serve a model to OpenAI and Anthropic clients: /v1/chat/completions, /v1/completions, /v1/messages, and more.
+    """Serve a model to OpenAI and Anthropic clients: chat completions, completions, responses, messages.
 
     One line on stdout says where, once the model is loaded. Requests that run at once share every step; see
     --max-concurrency. SIGTERM or Ctrl-C lets the open requests end first.
@@ -49,7 +49,8 @@ def command(model: str, greedy: bool, **settings: Any) -> int:
     server_settings = ServerSettings(**field_values(ServerSettings, settings))
     config = EngineConfig(**field_values(EngineConfig, settings))
     log = RequestLog(server_settings.request_log_jsonl)
-    with bind(server_settings) as bound, open_session(model, config) as session:
+    stored = {"stored responses, at most": server_settings.response_store_bytes}
+    with bind(server_settings) as bound, open_session(model, config, besides=stored) as session:
         recommended = recommended_sampling(session.artifact.find_resource("frontend/generation_config.json"))
         served = ServedModel(
             id=server_settings.model_id or Path(model).stem,

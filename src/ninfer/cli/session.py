@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -41,15 +41,17 @@ class Session:
 
 
 @contextmanager
-def open_session(model: str, config: EngineConfig) -> Iterator[Session]:
-    """Finds, plans and loads a model; closes everything at the end."""
+def open_session(
+    model: str, config: EngineConfig, *, besides: Mapping[str, int] | None = None
+) -> Iterator[Session]:
+    """Finds, plans and loads a model; closes everything at the end. besides: as `plan_engine`."""
     path = find_model(model)
     timeline = RequestTimeline(arrival_ns=now_ns())
     timeline.load_start_ns = timeline.arrival_ns
     with Artifact.open(path) as artifact:
         if artifact.random is not None:
             notice("the weights of this model are random; what it says means nothing")
-        plan = plan_engine(config, artifact, detect_hardware())
+        plan = plan_engine(config, artifact, detect_hardware(), besides=besides)
         tokenizer, template = load_frontend(artifact.find_resource)
         with load_engine(plan, artifact, tokenizer) as engine:
             timeline.load_end_ns = now_ns()

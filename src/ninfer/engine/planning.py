@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
 from ninfer import models
@@ -59,13 +59,15 @@ def plan_engine(
     *,
     snapshot_bytes: int = 0,
     logit_rows: int = 0,
+    besides: Mapping[str, int] | None = None,
     plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
     snapshot_bytes: what snapshots of recurrent state may take. logit_rows: rows of one step whose logits can be had, if
-    an engine needs less; for measurements. `plan_memory(artifact, options)` gives the exact bytes of the model's
-    allocations by name; tests bring their own.
+    an engine needs less; for measurements. besides: bytes by name that whoever runs the engine may take, such as a
+    server's caches. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests
+    bring their own.
 
     A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
     with `weights_memory` set to mapped it may be short of those: it says by how much.
@@ -80,6 +82,7 @@ def plan_engine(
     speculation, draft_choice = plan_speculation(config)
     state, state_choice = _state(facts, speculation, snapshot_bytes)
     mapped = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation, logit_rows)
+    mapped = replace(mapped, besides=besides or {})
     weights_memory, weights_choice = _weights_memory(mapped, max_context)
     sizing = replace(mapped, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context, facts.max_position)
@@ -151,6 +154,7 @@ class _Sizing:
     state: StatePlan | None
     speculation: SpeculationPlan | None = None
     logit_rows: int = 0
+    besides: Mapping[str, int] = field(default_factory=dict)
 
     def options(self, max_context: int, num_pages: int) -> RuntimeOptions:
         config, state, lanes = self.config, self.state, self.config.max_concurrency

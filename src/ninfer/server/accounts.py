@@ -132,7 +132,7 @@ class Accounts:
     def arrived(self, protocol: str, id_prefix: str) -> Entry:
         self._next_number += 1
         number = self._next_number
-        return Entry(number, f"{id_prefix}-{self.instance}-{number}", protocol, now_ns())
+        return Entry(number, f"{id_prefix}{self.instance}-{number}", protocol, now_ns())
 
     def started(self, entry: Entry) -> None:
         """A request was queued."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
@@ -20,10 +20,10 @@ from ninfer.server.constraints import Rule
 from ninfer.server.conversation import read_budget, read_tools, read_variables, stop_rules, visible_ids
 from ninfer.server.exchange import Server
 from ninfer.server.faults import Fault
-from ninfer.server.fields import read_fields, unsupported
+from ninfer.server.fields import Count, Objects, read_fields, shape, unsupported
 from ninfer.server.inputs import AnswerOptions, ChatInput, encode_prompts
 from ninfer.server.model import ServedModel
-from ninfer.server.openai_fields import SamplingFields, output_limit, read_sampling
+from ninfer.server.openai_fields import Form, SamplingFields, StopString, output_limit, read_sampling
 from ninfer.server.pieces import Called, Piece, Said, Thought, called, joined
 from ninfer.server.settings import ServerSettings
 from ninfer.server.tools import ToolUse
@@ -33,7 +33,7 @@ class OutputConfig(msgspec.Struct):
     """`output_config`."""
 
     effort: str | None = None
-    format: Any = None
+    format: Form = None
 
 
 class MessageFields(SamplingFields, kw_only=True):
@@ -42,14 +42,14 @@ class MessageFields(SamplingFields, kw_only=True):
     """
 
     model: str | None = None
-    messages: Any = None
-    system: Any = None
-    max_tokens: int | None = None
+    messages: Objects = None
+    system: Annotated[Any, shape(anyOf=[{"type": ["string", "null"]}, {"type": "array"}])] = None
+    max_tokens: Count | None = None
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
-    thinking: Any = None
-    tools: Any = None
-    tool_choice: Any = None
+    stop_sequences: list[StopString] | None = None
+    thinking: Form = None
+    tools: Objects = None
+    tool_choice: Form = None
     output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -67,7 +67,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
     """A request. RequestError names the field that is wrong."""
     fields, ignored = read_fields(MessageFields, body, neutral=NEUTRAL)
     model.require(fields.model)
-    max_new, source = output_limit(fields.max_tokens, None, settings)
+    max_new, source = output_limit(settings, max_tokens=fields.max_tokens)
     chat, use, budget = _conversation(fields, model, settings, ignored)
     stop = StopRules(tuple(fields.stop_sequences or ()))
     return Call(

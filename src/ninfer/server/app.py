@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,14 +17,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ninfer.errors import NInferError, RequestError
-from ninfer.server import anthropic_messages, openai_chat, openai_completions, tokens
+from ninfer.server import anthropic_messages, openai_chat, openai_completions, openai_responses, tokens
 from ninfer.server.exchange import ErrorBody, GenerationEndpoint, Server
 from ninfer.server.faults import Fault, fault_of, openai_error
+from ninfer.server.openai_responses import Responses
 from ninfer.server.panel import panel
 from ninfer.server.prometheus import CONTENT_TYPE, ServerCollector, exposition
+from ninfer.server.response_pages import ResponsePages
 
 MESSAGES = "/v1/messages"
 """Where the Anthropic protocol lives."""
+RESPONSES = "/v1/responses"
+"""Where the Responses protocol lives."""
 
 OPEN_PATHS = frozenset({"/health"})
 """Paths that need no key: what a supervisor asks."""
@@ -33,10 +37,13 @@ OPEN_PATHS = frozenset({"/health"})
 def make_app(server: Server) -> ASGIApp:
     """The ASGI application of a server."""
     pages = Pages(server)
+    responses = Responses(server.responses)
+    stored = ResponsePages(server, responses)
     generate = (
-        ("/v1/chat/completions", "chat_completions", openai_chat.parse, "chatcmpl"),
-        ("/v1/completions", "completions", openai_completions.parse, "cmpl"),
-        (MESSAGES, "messages", anthropic_messages.parse, "msg"),
+        ("/v1/chat/completions", "chat_completions", openai_chat.parse, "chatcmpl-"),
+        ("/v1/completions", "completions", openai_completions.parse, "cmpl-"),
+        (RESPONSES, "responses", responses.parse, "resp_"),  # the underscore is what clients know such ids by
+        (MESSAGES, "messages", anthropic_messages.parse, "msg_"),
     )
     generating: dict[str, ASGIApp] = {
         path: GenerationEndpoint(server, name, parse, id_prefix=prefix, error_body=_error_body(path))
@@ -44,6 +51,10 @@ def make_app(server: Server) -> ASGIApp:
     }
     routes = [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating.items()),
+        Route(f"{RESPONSES}/input_tokens", _page(stored.input_tokens), methods=["POST"]),
+        Route(f"{RESPONSES}/{{id}}", _page(stored.get), methods=["GET"]),
+        Route(f"{RESPONSES}/{{id}}", _page(stored.delete), methods=["DELETE"]),
+        Route(f"{RESPONSES}/{{id}}/input_items", _page(stored.input_items), methods=["GET"]),
         Route(f"{MESSAGES}/count_tokens", pages.count_tokens, methods=["POST"]),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{id:path}", pages.model, methods=["GET"]),
@@ -159,8 +170,19 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
+def _page(body: Callable[[Request], Awaitable[dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that answers with a JSON body."""
+
+    async def endpoint(request: Request) -> Response:
+        return _json(await body(request))
+
+    return endpoint
+
+
 def _error_body(path: str) -> ErrorBody:
     """How the protocol of a path writes errors."""
+    if path.startswith(RESPONSES):
+        return openai_responses.error_body
     return anthropic_messages.error_body if path.startswith(MESSAGES) else openai_error
 
 

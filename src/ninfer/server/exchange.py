@@ -27,6 +27,7 @@ from ninfer.server.faults import Fault, fault_of, openai_error
 from ninfer.server.fields import header_of
 from ninfer.server.generation import Batch, Generation
 from ninfer.server.model import ServedModel
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.settings import ServerSettings
 
 HEADERS_AFTER_S = 0.5
@@ -43,13 +44,18 @@ ErrorBody = Callable[[Fault], Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Server:
-    """What the routes share. `encoders`: threads for templates and tokenizers, which take their time."""
+    """What the routes share.
+
+    encoders: threads for templates and tokenizers, which take their time. responses: answers that clients may come back
+    to.
+    """
 
     settings: ServerSettings
     model: ServedModel
     service: EngineService
     accounts: Accounts
     encoders: ThreadPoolExecutor
+    responses: ResponseStore
 
 
 class GenerationEndpoint:

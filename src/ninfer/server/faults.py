@@ -41,6 +41,8 @@ TABLE: dict[tuple[type[NInferError], str | None], tuple[int, str, str]] = {
     (RequestError, "invalid_api_key"): (401, INVALID, "invalid_api_key"),
     (RequestError, "model_not_found"): (404, INVALID, "model_not_found"),
     (RequestError, "not_found"): (404, INVALID, "not_found"),
+    (RequestError, "response_not_found"): (404, INVALID, "response_not_found"),
+    (RequestError, "item_not_found"): (404, INVALID, "item_not_found"),
     (RequestError, "method_not_allowed"): (405, INVALID, "method_not_allowed"),
     (RequestError, "body_timeout"): (408, INVALID, "body_timeout"),
     (RequestError, "request_too_large"): (413, INVALID, "request_too_large"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +20,19 @@ from ninfer.errors import RequestError
 Declared = TypeVar("Declared", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `\$\.?(.*?)`$")
+
+
+def shape(**schema: Any) -> msgspec.Meta:
+    """What a field holds beyond its type, in words of JSON schema, for `/openapi.json`. Whoever reads the field checks
+    it, and says more of what is wrong than a schema could.
+    """
+    return msgspec.Meta(extra_json_schema=schema)
+
+
+Objects = Annotated[Any, shape(type=["array", "null"], items={"type": "object"})]
+"""A field that holds a list of objects, which are judged one by one."""
+Count = Annotated[int, shape(minimum=1)]
+"""A field that holds a number of tokens."""
 
 
 def read_fields(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ninfer.decoding import TokenLogprobs
 from ninfer.engine import Delta
@@ -20,13 +20,16 @@ from ninfer.server.conversation import (
     visible_ids,
 )
 from ninfer.server.faults import Fault, openai_error
-from ninfer.server.fields import read_fields
+from ninfer.server.fields import Count, Objects, read_fields, shape
 from ninfer.server.inputs import AnswerOptions, ChatInput, check_choices
 from ninfer.server.model import ServedModel
 from ninfer.server.openai_fields import (
     FINISH,
     NEUTRAL,
+    Logprobs,
     SharedFields,
+    ToolChoice,
+    logprob_entries,
     output_limit,
     read_sampling,
     read_stop,
@@ -41,16 +44,16 @@ from ninfer.text.tokenizer import Tokenizer
 class ChatFields(SharedFields, kw_only=True):
     """Fields of a chat request beside the shared ones."""
 
-    messages: Any = None
-    max_completion_tokens: int | None = None
+    messages: Objects = None
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Logprobs | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    thinking_budget: int | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    thinking_budget: Annotated[int, shape(minimum=0)] | None = None
+    tools: Objects = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
 
 
@@ -75,7 +78,9 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
     """A chat request. RequestError names the field that is wrong."""
     fields, ignored = read_fields(ChatFields, body, neutral=CHAT_NEUTRAL)
     model.require(fields.model)
-    max_new, source = output_limit(fields.max_tokens, fields.max_completion_tokens, settings)
+    max_new, source = output_limit(
+        settings, max_tokens=fields.max_tokens, max_completion_tokens=fields.max_completion_tokens
+    )
     variables = read_variables(
         model,
         ignored,
@@ -256,21 +261,4 @@ class ChatWriter:
         return {"prompt_token_ids": choice.prompt.ids} if self._with_ids else {}
 
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """One entry per completion token, end tokens included; control tokens have no bytes, as they have no text."""
-        entries = [
-            {
-                **self._token(token, found.chosen),
-                "top_logprobs": [self._token(other, logprob) for other, logprob in found.top],
-            }
-            for token, found in zip(ids, logprobs, strict=True)
-        ]
-        return {"content": entries, "refusal": None}
-
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        data = self._tokenizer.token_bytes(token)
-        is_control = token in self._tokenizer.control_ids
-        return {
-            "token": data.decode("utf-8", errors="replace"),
-            "logprob": logprob,
-            "bytes": [] if is_control else list(data),
-        }
+        return {"content": logprob_entries(self._tokenizer, ids, logprobs), "refusal": None}

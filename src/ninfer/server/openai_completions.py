@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ninfer.decoding import TokenLogprobs
 from ninfer.engine import Delta
@@ -12,12 +12,13 @@ from ninfer.server import sse
 from ninfer.server.answer import Answer, AnswerHead, Call, Choice
 from ninfer.server.constraints import read_rule
 from ninfer.server.faults import Fault, openai_error
-from ninfer.server.fields import read_fields
+from ninfer.server.fields import read_fields, shape
 from ninfer.server.inputs import MAX_PROMPTS, AnswerOptions, TextInput, check_choices
 from ninfer.server.model import ServedModel
 from ninfer.server.openai_fields import (
     FINISH,
     NEUTRAL,
+    Logprobs,
     SharedFields,
     output_limit,
     read_sampling,
@@ -35,8 +36,8 @@ OPENAI_DEFAULT_MAX_TOKENS = 16
 class CompletionFields(SharedFields, kw_only=True):
     """Fields of a completion request beside the shared ones."""
 
-    prompt: Any = None
-    logprobs: int | None = None
+    prompt: Annotated[Any, shape(anyOf=[{"type": "string"}, {"type": "array", "minItems": 1}])] = None
+    logprobs: Logprobs | None = None
     echo: bool | None = None
 
 
@@ -55,7 +56,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
         )
     if fields.stream_options is not None and not fields.stream:
         ignored.append("stream_options")
-    max_new, source = output_limit(fields.max_tokens, None, settings)
+    max_new, source = output_limit(settings, max_tokens=fields.max_tokens)
     prompts = read_prompts(fields.prompt)
     return Call(
         source=TextInput(prompts),

@@ -1,20 +1,24 @@
-"""What `/v1/chat/completions` and `/v1/completions` share: sampling fields, usage, timings, finish reasons."""
+"""What the OpenAI protocols share: sampling fields, usage, timings, finish reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
-from ninfer.decoding import SamplingParams
+from ninfer.decoding import SamplingParams, TokenLogprobs
+from ninfer.decoding.params import MAX_SEED
 from ninfer.engine import StopRules
+from ninfer.engine.request import MAX_LOGPROBS
 from ninfer.errors import RequestError
 from ninfer.metrics import FinishReason, decode_rate, prefill_rate, request_rates, speculation_report
 from ninfer.server.answer import Answer, WireUsage
-from ninfer.server.inputs import check_max_tokens, wire_seed
+from ninfer.server.fields import Count, shape
+from ninfer.server.inputs import MAX_CHOICES, check_max_tokens, wire_seed
 from ninfer.server.model import ServedModel
 from ninfer.server.settings import ServerSettings
+from ninfer.text.tokenizer import Tokenizer
 
 
 class StreamOptions(msgspec.Struct):
@@ -23,18 +27,31 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+Form = Annotated[Any, shape(type=["object", "null"], required=["type"], properties={"type": {"type": "string"}})]
+"""What an answer must be: an object whose `type` says what else it has."""
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """How tokens are chosen, on every endpoint."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
+    temperature: Annotated[float, shape(minimum=0, maximum=2)] | None = None
+    top_p: Annotated[float, shape(minimum=0, maximum=1)] | None = None
+    top_k: Annotated[int, shape(minimum=-1, maximum=2**31 - 1)] | None = None
+    min_p: Annotated[float, shape(minimum=0, maximum=1)] | None = None
+    presence_penalty: Annotated[float, shape(minimum=-2, maximum=2)] | None = None
+    frequency_penalty: Annotated[float, shape(minimum=-2, maximum=2)] | None = None
+    repetition_penalty: Annotated[float, shape(minimum=0.1, maximum=10)] | None = None
+    seed: Annotated[int, shape(minimum=-(2**63), maximum=MAX_SEED)] | None = None
     logit_bias: dict[str, float] | None = None
+
+
+Logprobs = Annotated[int, shape(minimum=0, maximum=MAX_LOGPROBS)]
+"""How many alternatives of each token to tell."""
+ToolChoice = Annotated[Any, shape(anyOf=[{"enum": ["auto", "none", "required", None]}, {"type": "object"}])]
+"""Which tools an answer must call."""
+StopString = Annotated[str, shape(minLength=1)]
+Stop = StopString | list[StopString]
+"""`stop`: one text or several."""
 
 
 class SharedFields(SamplingFields, kw_only=True):
@@ -45,14 +62,14 @@ class SharedFields(SamplingFields, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    n: Annotated[int, shape(minimum=1, maximum=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    stop: Stop | None = None
+    stop_token_ids: list[Annotated[int, shape(minimum=0)]] | None = None
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
-    response_format: Any = None
-    structured_outputs: Any = None
+    response_format: Form = None
+    structured_outputs: Annotated[Any, shape(type=["object", "null"])] = None
 
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -110,19 +127,19 @@ def _bias(wire: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
 
 def read_stop(fields: SharedFields) -> StopRules:
     """What ends an answer besides its limits."""
-    strings = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
-    return StopRules(tuple(strings), tuple(fields.stop_token_ids or ()), not fields.ignore_eos)
+    return StopRules(stop_strings(fields.stop), tuple(fields.stop_token_ids or ()), not fields.ignore_eos)
 
 
-def output_limit(
-    max_tokens: int | None, max_completion_tokens: int | None, settings: ServerSettings
-) -> tuple[int | None, str]:
-    """The output limit and who set it. Of two the newer name counts, which is the one that replaced the other."""
-    check_max_tokens("max_tokens", max_tokens)
-    check_max_tokens("max_completion_tokens", max_completion_tokens)
-    asked = max_tokens if max_completion_tokens is None else max_completion_tokens
-    if asked is not None:
-        return asked, "client"
+def stop_strings(stop: Stop | None) -> tuple[str, ...]:
+    """`stop`: one text or several."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def output_limit(settings: ServerSettings, **names: int | None) -> tuple[int | None, str]:
+    """The output limit and who set it, from the fields that may name it. Of several the last counts."""
+    given = [check_max_tokens(name, value) for name, value in names.items() if value is not None]
+    if given:
+        return given[-1], "client"
     if settings.default_max_tokens is not None:
         return settings.default_max_tokens, "server_default"
     return None, "context"
@@ -136,6 +153,29 @@ FINISH = {
     FinishReason.CANCELLED: "stop",  # nobody is left to read it
 }
 """Our words to OpenAI's; `ninfer_finish_reason` in the answer keeps ours."""
+
+
+def logprob_entries(
+    tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]
+) -> list[dict[str, Any]]:
+    """One entry per token, end tokens included; control tokens have no bytes, as they have no text."""
+    return [
+        {
+            **_logprob_entry(tokenizer, token, found.chosen),
+            "top_logprobs": [_logprob_entry(tokenizer, other, logprob) for other, logprob in found.top],
+        }
+        for token, found in zip(ids, logprobs, strict=True)
+    ]
+
+
+def _logprob_entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token)
+    is_control = token in tokenizer.control_ids
+    return {
+        "token": data.decode("utf-8", errors="replace"),
+        "logprob": logprob,
+        "bytes": [] if is_control else list(data),
+    }
 
 
 def usage_block(usage: WireUsage) -> dict[str, Any]:

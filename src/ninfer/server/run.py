@@ -27,6 +27,7 @@ from ninfer.server.app import make_app
 from ninfer.server.exchange import Server
 from ninfer.server.model import ServedModel
 from ninfer.server.request_log import RequestLog
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.settings import ServerSettings
 
 KEEP_ALIVE_S = 75
@@ -96,7 +97,8 @@ async def _serve(
         engine, max_pending=settings.max_pending_requests, post=loop.call_soon_threadsafe, on_failure=running.failed
     )
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ninfer-encode") as encoders:
-        server = Server(settings, model, service, accounts, encoders)
+        responses = ResponseStore(settings.response_store_max_records, settings.response_store_bytes)
+        server = Server(settings, model, service, accounts, encoders, responses)
         running.attach(service, _Http(make_app(server), on_started=lambda: on_ready(running)))
         accounts.write("server_start", _start_facts(settings, model, argv))
         gc.collect()

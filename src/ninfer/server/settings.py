@@ -91,6 +91,18 @@ class ServerSettings:
     max_request_mib: int = field(
         default=32, metadata=_help("Size of a request's body at most, MiB, >= 1; more is refused with 413.")
     )
+    response_store_max_records: int = field(
+        default=1024,
+        metadata=_help(
+            "Answers of /v1/responses that are kept for later requests, >= 0; those used longest ago make room."
+        ),
+    )
+    response_store_max_mib: int = field(
+        default=64,
+        metadata=_help(
+            "Size of the kept answers with their conversations at most, MiB, >= 1; the plan counts all of it."
+        ),
+    )
     request_log_jsonl: str | None = field(
         default=None, metadata=_help("File that gets one JSON line per event of every request; it is appended to.")
     )
@@ -115,6 +127,8 @@ class ServerSettings:
             "default_max_tokens": (1, None),
             "default_thinking_budget": (0, None),
             "max_request_mib": (1, 4096),
+            "response_store_max_records": (0, 1_000_000),
+            "response_store_max_mib": (1, 1 << 20),
             "log_stats_interval_ms": (100, None),
         }
         for name, (low, high) in limits.items():
@@ -127,6 +141,11 @@ class ServerSettings:
         for name in ("host", "api_key", "model_id", "request_log_jsonl"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty")
+
+    @property
+    def response_store_bytes(self) -> int:
+        """What the kept answers may take."""
+        return self.response_store_max_mib << 20 if self.response_store_max_records else 0
 
     def to_dict(self) -> dict[str, object]:
         """JSON values for logs; the key is not among them."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from ninfer.errors import RequestError
 from ninfer.server.bodies import read_object
 from ninfer.server.exchange import Server
-from ninfer.server.fields import read_fields
+from ninfer.server.fields import Objects, read_fields
 
 
 class TokenizeFields(msgspec.Struct, kw_only=True):
@@ -20,8 +20,8 @@ class TokenizeFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: Any = None
-    tools: Any = None
+    messages: Objects = None
+    tools: Objects = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
 
