@@ -353,7 +353,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 5}, "top_logprobs"),
     ({"include": ["all"]}, "include: all"),
     ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
-    ({"metadata": {"a": 1}}, "metadata"),
+    ({"metadata": {"a": 1}}, "metadata[...]"),
     ({"metadata": {"a": "b" * 513}}, "metadata"),
     ({"truncation": "auto"}, "truncation"),
     ({"background": True}, "background"),

@@ -41,9 +41,7 @@ class Session:
 
 
 @contextmanager
-def open_session(
-    model: str, config: EngineConfig, *, besides: Mapping[str, int] | None = None
-) -> Iterator[Session]:
+def open_session(model: str, config: EngineConfig, *, besides: Mapping[str, int] | None = None) -> Iterator[Session]:
     """Finds, plans and loads a model; closes everything at the end. besides: as `plan_engine`."""
     path = find_model(model)
     timeline = RequestTimeline(arrival_ns=now_ns())

@@ -183,6 +183,7 @@ class _Sizing:
         step_bytes = 4 * (options.max_rows + options.max_logit_rows)
         ours = self.config.max_concurrency * per_sequence_bytes + step_bytes
         items.append(MemoryItem("tokens and page tables", ours, False))
+        items += [MemoryItem(name, size, False) for name, size in self.besides.items()]
         items += draft_memory(self.speculation, max_context=max_context, max_concurrency=self.config.max_concurrency)
         tokenizer = self.artifact.objects.get(TOKENIZER_RESOURCE)
         if tokenizer is not None:

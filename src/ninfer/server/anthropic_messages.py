@@ -20,7 +20,7 @@ from ninfer.server.constraints import Rule
 from ninfer.server.conversation import read_budget, read_tools, read_variables, stop_rules, visible_ids
 from ninfer.server.exchange import Server
 from ninfer.server.faults import Fault
-from ninfer.server.fields import Count, Objects, read_fields, shape, unsupported
+from ninfer.server.fields import Count, Objects, conversation, read_fields, shape, unsupported
 from ninfer.server.inputs import AnswerOptions, ChatInput, encode_prompts
 from ninfer.server.model import ServedModel
 from ninfer.server.openai_fields import Form, SamplingFields, StopString, output_limit, read_sampling
@@ -42,7 +42,7 @@ class MessageFields(SamplingFields, kw_only=True):
     """
 
     model: str | None = None
-    messages: Objects = None
+    messages: Annotated[Any, conversation("user", "assistant", "system")] = None
     system: Annotated[Any, shape(anyOf=[{"type": ["string", "null"]}, {"type": "array"}])] = None
     max_tokens: Count | None = None
     stream: bool | None = None
@@ -98,9 +98,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
 async def count_tokens(server: Server, request: Request) -> dict[str, Any]:
     """Tokens of the prompt that the same request to `/v1/messages` would have."""
     body = await read_object(request, server.settings.max_request_mib << 20)
-    fields, _ = read_fields(MessageFields, body, neutral=NEUTRAL)
-    server.model.require(fields.model)
-    chat, _, _ = _conversation(fields, server.model, server.settings, [])
+    chat = parse(body, server.model, server.settings).source
     loop = asyncio.get_running_loop()
     (prompt,) = await loop.run_in_executor(server.encoders, encode_prompts, chat, server.model)
     return {"input_tokens": len(prompt.ids)}

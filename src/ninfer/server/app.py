@@ -1,13 +1,11 @@
-"""Routes, authentication, and the endpoints that generate nothing."""
+"""The ASGI application: routes, authentication, errors of whatever no endpoint answers."""
 
 from __future__ import annotations
 
 import hmac
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -17,58 +15,28 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ninfer.errors import NInferError, RequestError
-from ninfer.server import anthropic_messages, openai_chat, openai_completions, openai_responses, tokens
-from ninfer.server.exchange import ErrorBody, GenerationEndpoint, Server
-from ninfer.server.faults import Fault, fault_of, openai_error
-from ninfer.server.openai_responses import Responses
-from ninfer.server.panel import panel
-from ninfer.server.prometheus import CONTENT_TYPE, ServerCollector, exposition
-from ninfer.server.response_pages import ResponsePages
-
-MESSAGES = "/v1/messages"
-"""Where the Anthropic protocol lives."""
-RESPONSES = "/v1/responses"
-"""Where the Responses protocol lives."""
-
-OPEN_PATHS = frozenset({"/health"})
-"""Paths that need no key: what a supervisor asks."""
+from ninfer.server.bodies import json_response
+from ninfer.server.exchange import GenerationEndpoint, Server
+from ninfer.server.faults import Fault, fault_of
+from ninfer.server.operations import error_body_of, operations_of
 
 
 def make_app(server: Server) -> ASGIApp:
     """The ASGI application of a server."""
-    pages = Pages(server)
-    responses = Responses(server.responses)
-    stored = ResponsePages(server, responses)
-    generate = (
-        ("/v1/chat/completions", "chat_completions", openai_chat.parse, "chatcmpl-"),
-        ("/v1/completions", "completions", openai_completions.parse, "cmpl-"),
-        (RESPONSES, "responses", responses.parse, "resp_"),  # the underscore is what clients know such ids by
-        (MESSAGES, "messages", anthropic_messages.parse, "msg_"),
-    )
-    generating: dict[str, ASGIApp] = {
-        path: GenerationEndpoint(server, name, parse, id_prefix=prefix, error_body=_error_body(path))
-        for path, name, parse, prefix in generate
-    }
-    routes = [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating.items()),
-        Route(f"{RESPONSES}/input_tokens", _page(stored.input_tokens), methods=["POST"]),
-        Route(f"{RESPONSES}/{{id}}", _page(stored.get), methods=["GET"]),
-        Route(f"{RESPONSES}/{{id}}", _page(stored.delete), methods=["DELETE"]),
-        Route(f"{RESPONSES}/{{id}}/input_items", _page(stored.input_items), methods=["GET"]),
-        Route(f"{MESSAGES}/count_tokens", pages.count_tokens, methods=["POST"]),
-        Route("/v1/models", pages.models, methods=["GET"]),
-        Route("/v1/models/{id:path}", pages.model, methods=["GET"]),
-        Route("/tokenize", pages.tokenize, methods=["POST"]),
-        Route("/detokenize", pages.detokenize, methods=["POST"]),
-        Route("/health", pages.health, methods=["GET"]),
-        Route("/metrics", pages.metrics, methods=["GET"]),
-        Route("/plan", pages.plan, methods=["GET"]),
-    ]
+    table = operations_of(server)
+    routes = [Route(_router_path(op.path), endpoint, methods=[op.method]) for op, endpoint in table]
+    generating = {op.path: endpoint for op, endpoint in table if isinstance(endpoint, GenerationEndpoint)}
     handlers: Any = {HTTPException: _http_error, NInferError: _error, Exception: _error}
-    app: ASGIApp = KeyCheck(Shortcut(Starlette(routes=routes, exception_handlers=handlers), generating), server)
+    app: ASGIApp = Shortcut(Starlette(routes=routes, exception_handlers=handlers), generating)
+    app = KeyCheck(app, server, open_paths={op.path for op, _ in table if not op.needs_key})
     if server.settings.cors:
         app = CORSMiddleware(app, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     return app
+
+
+def _router_path(path: str) -> str:
+    """A path of the table in the router's words: a model's name may have slashes."""
+    return path.replace("/v1/models/{id}", "/v1/models/{id:path}")
 
 
 class Shortcut:
@@ -89,13 +57,15 @@ class Shortcut:
 class KeyCheck:
     """Refuses requests without the key, in time that does not depend on what they bring."""
 
-    def __init__(self, app: ASGIApp, server: Server) -> None:
+    def __init__(self, app: ASGIApp, server: Server, *, open_paths: Collection[str]) -> None:
+        """open_paths: what needs no key."""
         key = server.settings.api_key
         self._app = app
+        self._open_paths = open_paths
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._key is None or scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(scope):
+        if self._key is None or scope["type"] != "http" or scope["path"] in self._open_paths or self._is_known(scope):
             await self._app(scope, receive, send)
             return
         error = RequestError("the API key is missing or wrong", kind="invalid_api_key")
@@ -108,86 +78,8 @@ class KeyCheck:
         return self._key is not None and hmac.compare_digest(given, self._key)
 
 
-class Pages:
-    """The endpoints that generate nothing."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._start_unix_s = time.time()
-        self._collector = ServerCollector(server, self._start_unix_s)
-
-    async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model()]})
-
-    async def model(self, request: Request) -> Response:
-        self._server.model.require(request.path_params["id"])
-        return _json(self._model())
-
-    def _model(self) -> dict[str, Any]:
-        model = self._server.model
-        return {
-            "id": model.id,
-            "object": "model",
-            "created": model.created,
-            "owned_by": "ninfer",
-            "max_model_len": model.plan.max_context,
-            "architecture": model.plan.architecture,
-        }
-
-    async def count_tokens(self, request: Request) -> Response:
-        return _json(await anthropic_messages.count_tokens(self._server, request))
-
-    async def tokenize(self, request: Request) -> Response:
-        return _json(await tokens.tokenize(self._server, request))
-
-    async def detokenize(self, request: Request) -> Response:
-        return _json(await tokens.detokenize(self._server, request))
-
-    async def health(self, request: Request) -> Response:
-        """200 exactly while requests are taken; a full queue does not change it."""
-        service = self._server.service
-        if service.failure is not None:
-            return _json({"status": "failed"}, 503)
-        if service.is_draining:
-            return _json({"status": "draining"}, 503)
-        return _json({"status": "ok"})
-
-    async def metrics(self, request: Request) -> Response:
-        wanted = request.query_params.get("format")
-        if wanted not in (None, "json", "prometheus"):
-            raise RequestError(f"format must be json or prometheus, got {wanted!r}", param="format")
-        accepted = request.headers.get("accept", "")
-        asks_for_text = "text/plain" in accepted or "openmetrics" in accepted
-        if wanted == "prometheus" or (wanted is None and asks_for_text):
-            return Response(exposition(self._collector), headers={"content-type": CONTENT_TYPE})
-        return _json(panel(self._server, self._start_unix_s))
-
-    async def plan(self, request: Request) -> Response:
-        return _json(self._server.model.plan.to_dict())
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _page(body: Callable[[Request], Awaitable[dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that answers with a JSON body."""
-
-    async def endpoint(request: Request) -> Response:
-        return _json(await body(request))
-
-    return endpoint
-
-
-def _error_body(path: str) -> ErrorBody:
-    """How the protocol of a path writes errors."""
-    if path.startswith(RESPONSES):
-        return openai_responses.error_body
-    return anthropic_messages.error_body if path.startswith(MESSAGES) else openai_error
-
-
 def _answer(fault: Fault, path: str) -> Response:
-    response = _json(_error_body(path)(fault), fault.status)
+    response = json_response(error_body_of(path)(fault), fault.status)
     response.headers.update(fault.headers())
     return response
 

@@ -1,4 +1,4 @@
-"""Request bodies: bounded, strict JSON, or an error that says what was wrong."""
+"""Bodies: those of requests bounded and strict JSON, or an error that says what was wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from ninfer.errors import RequestError
 
@@ -14,6 +15,14 @@ MAX_DEPTH = 64
 """Objects and arrays within one another; tool schemas of real clients stay under 20, the chat template takes 64."""
 BODY_TIMEOUT_S = 60.0
 """Seconds for a body to arrive; a client that announces more than it sends must not hold a connection for ever."""
+
+
+JSON = "application/json"
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    """An answer in JSON."""
+    return Response(msgspec.json.encode(value), status, media_type=JSON)
 
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ninfer.metrics import now_ns
 from ninfer.server import sse
 from ninfer.server.accounts import Accounts, Entry
 from ninfer.server.answer import AnswerHead, Call, Writer
-from ninfer.server.bodies import read_object
+from ninfer.server.bodies import JSON, read_object
 from ninfer.server.faults import Fault, fault_of, openai_error
 from ninfer.server.fields import header_of
 from ninfer.server.generation import Batch, Generation
@@ -190,9 +190,6 @@ class GenerationEndpoint:
         if entry.ignored:
             headers["x-ninfer-ignored"] = header_of(entry.ignored)
         return headers
-
-
-JSON = "application/json"
 
 
 def _events(writer: Writer, batch: Batch, generation: Generation) -> bytes:

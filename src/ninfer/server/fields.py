@@ -29,6 +29,22 @@ def shape(**schema: Any) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema=schema)
 
 
+def conversation(*roles: str) -> msgspec.Meta:
+    """The shape of messages in some roles."""
+    part = {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"type": "string"}, "text": {"type": "string"}},
+    }
+    content = {"anyOf": [{"type": "string"}, {"type": "array", "items": part}]}
+    message = {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {"role": {"enum": list(roles)}, "content": content},
+    }
+    return shape(type="array", minItems=1, items=message)
+
+
 Objects = Annotated[Any, shape(type=["array", "null"], items={"type": "object"})]
 """A field that holds a list of objects, which are judged one by one."""
 Count = Annotated[int, shape(minimum=1)]

@@ -20,7 +20,7 @@ from ninfer.server.conversation import (
     visible_ids,
 )
 from ninfer.server.faults import Fault, openai_error
-from ninfer.server.fields import Count, Objects, read_fields, shape
+from ninfer.server.fields import Count, Objects, conversation, read_fields, shape
 from ninfer.server.inputs import AnswerOptions, ChatInput, check_choices
 from ninfer.server.model import ServedModel
 from ninfer.server.openai_fields import (
@@ -33,18 +33,20 @@ from ninfer.server.openai_fields import (
     output_limit,
     read_sampling,
     read_stop,
+    read_top_logprobs,
     timings_block,
     usage_block,
 )
 from ninfer.server.pieces import Called, Piece, Said, Thought, called, said, thought
 from ninfer.server.settings import ServerSettings
+from ninfer.text.messages import ROLES
 from ninfer.text.tokenizer import Tokenizer
 
 
 class ChatFields(SharedFields, kw_only=True):
     """Fields of a chat request beside the shared ones."""
 
-    messages: Objects = None
+    messages: Annotated[Any, conversation(*ROLES)] = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
@@ -130,7 +132,7 @@ def parse(body: dict[str, Any], model: ServedModel, settings: ServerSettings) ->
 
 def _logprobs(fields: ChatFields) -> int | None:
     if fields.logprobs:
-        return fields.top_logprobs or 0
+        return read_top_logprobs(fields.top_logprobs)
     if fields.top_logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     return None

@@ -33,10 +33,18 @@ OPENAI_DEFAULT_MAX_TOKENS = 16
 """What the protocol says for a request without `max_tokens`."""
 
 
+PROMPT = shape(
+    anyOf=[
+        {"type": "string"},
+        {"type": "array", "minItems": 1, "items": {"type": ["string", "integer", "array"]}},
+    ]
+)
+
+
 class CompletionFields(SharedFields, kw_only=True):
     """Fields of a completion request beside the shared ones."""
 
-    prompt: Annotated[Any, shape(anyOf=[{"type": "string"}, {"type": "array", "minItems": 1}])] = None
+    prompt: Annotated[Any, PROMPT] = None
     logprobs: Logprobs | None = None
     echo: bool | None = None
 

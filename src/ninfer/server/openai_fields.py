@@ -130,6 +130,13 @@ def read_stop(fields: SharedFields) -> StopRules:
     return StopRules(stop_strings(fields.stop), tuple(fields.stop_token_ids or ()), not fields.ignore_eos)
 
 
+def read_top_logprobs(count: int | None) -> int:
+    """`top_logprobs`, none if it is absent. RequestError names it."""
+    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+        raise RequestError(f"top_logprobs must be in [0, {MAX_LOGPROBS}], got {count}", param="top_logprobs")
+    return count or 0
+
+
 def stop_strings(stop: Stop | None) -> tuple[str, ...]:
     """`stop`: one text or several."""
     return (stop,) if isinstance(stop, str) else tuple(stop or ())

@@ -25,6 +25,7 @@ from ninfer.server.openai_fields import (
     ToolChoice,
     output_limit,
     read_sampling,
+    read_top_logprobs,
     stop_strings,
 )
 from ninfer.server.response_store import ResponseStore
@@ -53,6 +54,9 @@ HARMLESS_INCLUDES = frozenset(
 """Words of `include` that ask for nothing an answer of ours could hold."""
 
 
+INPUT = shape(anyOf=[{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}])
+
+
 class ReasoningFields(msgspec.Struct):
     """`reasoning`."""
 
@@ -74,7 +78,7 @@ class ResponseFields(SamplingFields, kw_only=True):
     """
 
     model: str | None = None
-    input: Annotated[Any, shape(anyOf=[{"type": "string"}, {"type": "array", "minItems": 1}])] = None
+    input: Annotated[Any, INPUT] = None
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: Count | None = None
@@ -170,12 +174,6 @@ class Responses:
             make_writer=make_writer,
         )
 
-    def prompt(self, body: dict[str, Any], model: ServedModel, settings: ServerSettings) -> ChatInput:
-        """The conversation that the same request would give the model."""
-        fields, _ = read_fields(ResponseFields, body, neutral=NEUTRAL)
-        model.require(fields.model)
-        return self._conversation(fields, model, settings, []).chat
-
     def _conversation(
         self, fields: ResponseFields, model: ServedModel, settings: ServerSettings, ignored: list[str]
     ) -> Conversation:
@@ -230,7 +228,7 @@ def _logprobs(fields: ResponseFields, ignored: list[str]) -> int | None:
             raise unsupported(f"include: {word}"[:100])
         ignored.append(f"include[{word}]")
     if LOGPROBS in words:
-        return fields.top_logprobs or 0
+        return read_top_logprobs(fields.top_logprobs)
     if fields.top_logprobs:
         raise RequestError(f"top_logprobs needs {LOGPROBS} among include", param="top_logprobs")
     return None

@@ -72,7 +72,7 @@ class ResponsePages:
         """Tokens of the prompt that the same request to `/v1/responses` would have."""
         server = self._server
         body = await read_object(request, server.settings.max_request_mib << 20)
-        chat = self._responses.prompt(body, server.model, server.settings)
+        chat = self._responses.parse(body, server.model, server.settings).source
         loop = asyncio.get_running_loop()
         (prompt,) = await loop.run_in_executor(server.encoders, encode_prompts, chat, server.model)
         return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
