@@ -19,7 +19,7 @@ from ninfer.engine.plan import SpeculationPlan, StatePlan
 from ninfer.engine.step import Logits
 from ninfer.engine.testing import ScriptedProposer, make_plan
 from ninfer.engine.window import RoundCosts
-from ninfer.errors import InvariantError, UnsupportedError
+from ninfer.errors import InvariantError
 from ninfer.models.batch import ForwardBatch
 
 
@@ -45,12 +45,6 @@ def test_an_automatic_window_is_planned_at_its_longest_and_says_so() -> None:
     (choice,) = [choice for choice in made.choices if choice.field == "draft_tokens"]
     assert choice.value == AUTO_WINDOW
     assert "most tokens per second" in choice.reason
-
-
-@pytest.mark.parametrize("method", ["mtp", "dflash2", "ngram-mtp"])
-def test_a_method_without_its_draft_is_refused(method: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"spec is {method}, which needs a draft model"):
-        plan(EngineConfig(max_context=64, spec=method))  # type: ignore[arg-type]  # the table has plain strings
 
 
 def test_an_engine_has_a_proposer_exactly_as_its_plan() -> None:

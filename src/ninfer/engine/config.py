@@ -81,6 +81,20 @@ class EngineConfig:
             "by what drafts have been worth so far; 0 where they are worth nothing."
         ),
     )
+    draft: str | None = field(
+        default=None,
+        metadata=_help(
+            "The .ninfer file of a draft that was made for this model, for mtp, dflash2 and ngram-mtp. A model that "
+            "has an MTP module of its own needs none."
+        ),
+    )
+    lm_head_draft: bool = field(
+        default=False,
+        metadata=_help(
+            "Choose drafts from the shortlist of the draft file instead of the whole vocabulary: a smaller product per "
+            "draft, and tokens outside of it are never drafted. Answers do not change."
+        ),
+    )
     draft_rule: DraftRule = field(
         default="replay",
         metadata=_help(
@@ -124,9 +138,17 @@ class EngineConfig:
         _check_count("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         _check_word("spec", self.spec, get_args(SpecMethod))
         _check_count("draft_tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS, auto=True)
+        if self.draft is not None and (not isinstance(self.draft, str) or not self.draft):
+            raise ConfigError(f"draft must be the path of a file, got {self.draft!r}")
+        if type(self.lm_head_draft) is not bool:
+            raise ConfigError(f"lm_head_draft must be true or false, got {self.lm_head_draft!r}")
         _check_word("draft_rule", self.draft_rule, get_args(DraftRule))
         if self.spec == "off" and self.draft_tokens != "auto":
             raise ConfigError(f"draft_tokens is {self.draft_tokens} and spec is off: nothing would draft them")
+        if self.spec in ("off", "ngram"):
+            for name in ("draft", "lm_head_draft"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} is {getattr(self, name)} and spec is {self.spec}: no draft model runs")
         if self.spec in ("off", "ngram") and self.draft_rule == "rejection":
             raise ConfigError(f"draft_rule is rejection and spec is {self.spec}: no draft is drawn from a distribution")
         _check_count("threads", self.threads, 1, MAX_THREADS, auto=True)

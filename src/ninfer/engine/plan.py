@@ -54,12 +54,18 @@ class StatePlan:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationPlan:
-    """What drafts, `window` tokens at most, and when a draft is accepted. adaptive: shorter windows where they pay."""
+    """What drafts, `window` tokens at most, and when a draft is accepted.
+
+    adaptive: shorter windows where they pay. draft_digest: of the file that has the draft model, None without one.
+    shortlist: tokens that it chooses from, None for all.
+    """
 
     method: SpecMethod
     window: int
     adaptive: bool = False
     rule: DraftRule = "replay"
+    draft_digest: str | None = None
+    shortlist: int | None = None
 
     def tally(self) -> RoundTally:
         """An account of rounds by this plan."""

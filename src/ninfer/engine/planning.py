@@ -1,4 +1,4 @@
-"""From what the operator asked, the file and the machine to a plan. Pure: nothing is allocated, nothing is opened."""
+"""From what the operator asked, the files and the machine to a plan. Nothing is allocated, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ninfer.backends.cpu.weights_memory import obstacle_to_copy
 from ninfer.backends.options import KVFormat, RuntimeOptions, WeightsMemory
 from ninfer.cache import pages_for
 from ninfer.engine.config import MAX_THREADS, EngineConfig
-from ninfer.engine.drafting import draft_memory, plan_speculation
+from ninfer.engine.drafting import MemoryPlanner, draft_memory, open_draft, plan_speculation, with_draft
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem, SpeculationPlan, StatePlan
 from ninfer.engine.state_planning import plan_state
 from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
+from ninfer.models.drafts import DraftSource
 from ninfer.models.registry import ModelConfig, read_config
 from ninfer.models.state import state_sizes
 
@@ -33,8 +34,6 @@ TOKENIZER_ESTIMATE_FACTOR = 16
 """Memory of a loaded tokenizer per byte of its `tokenizer.json`: 23 MiB for SmolLM2's 1.3 (November 2026)."""
 
 TOKENIZER_RESOURCE = "frontend/tokenizer.json"
-
-MemoryPlanner = Callable[[Any, RuntimeOptions], Mapping[str, int]]
 
 
 class PlannableArtifact(Protocol):
@@ -71,18 +70,42 @@ def plan_engine(
 
     A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
     with `weights_memory` set to mapped it may be short of those: it says by how much.
-    ConfigError for settings that contradict the model; UnsupportedError for drafts that it does not have;
-    CapacityError, with the largest value that fits, when the plan needs more than `hardware.available_bytes`; the
-    errors of `models.read_config` and `plan_memory`.
+    ConfigError for settings that contradict the model, and for drafts that it does not have; CapacityError, with the
+    largest value that fits, when the plan needs more than `hardware.available_bytes`; the errors of
+    `models.read_config` and `plan_memory`.
     """
+    with open_draft(config, artifact) as source:
+        return _plan(
+            config,
+            artifact,
+            hardware,
+            source,
+            snapshot_bytes=snapshot_bytes,
+            logit_rows=logit_rows,
+            besides=besides or {},
+            plan_memory=with_draft(plan_memory, source, config.max_concurrency),
+        )
+
+
+def _plan(
+    config: EngineConfig,
+    artifact: PlannableArtifact,
+    hardware: Hardware,
+    source: DraftSource | None,
+    *,
+    snapshot_bytes: int,
+    logit_rows: int,
+    besides: Mapping[str, int],
+    plan_memory: MemoryPlanner,
+) -> EnginePlan:
     facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
     max_context, context_choice = _max_context(config, facts.max_position)
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
-    speculation, draft_choice = plan_speculation(config)
+    speculation, draft_choice = plan_speculation(config, source)
     state, state_choice = _state(facts, speculation, snapshot_bytes)
     mapped = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation, logit_rows)
-    mapped = replace(mapped, besides=besides or {})
+    mapped = replace(mapped, besides=besides)
     weights_memory, weights_choice = _weights_memory(mapped, max_context)
     sizing = replace(mapped, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context, facts.max_position)
@@ -130,13 +153,15 @@ def largest_contexts(
     """
     facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
     threads, isa = _threads(config, hardware)[0], _isa(config, hardware)[0]
-    speculation, _ = plan_speculation(config)
-    state, _ = _state(facts, speculation, 0)
     found: dict[str, int | None] = {}
-    for kv_dtype in get_args(KVFormat):
-        one = replace(config, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto")
-        sizing = _Sizing(one, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation)
-        found[kv_dtype] = sizing.largest_context(facts.max_position)
+    with open_draft(config, artifact) as source:
+        speculation, _ = plan_speculation(config, source)
+        state, _ = _state(facts, speculation, 0)
+        planner = with_draft(plan_memory, source, config.max_concurrency)
+        for kv_dtype in get_args(KVFormat):
+            one = replace(config, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto")
+            sizing = _Sizing(one, artifact, hardware, planner, threads, isa, "mapped", state, speculation)
+            found[kv_dtype] = sizing.largest_context(facts.max_position)
     return found
 
 

@@ -76,6 +76,11 @@ class DraftSource:
     shortlist: int | None
 
     @property
+    def digest(self) -> str:
+        """Of the file that has the module."""
+        return next(iter(self.files.values())).digest
+
+    @property
     def head(self) -> DraftHead:
         config = self.target_config
         if self.shortlist is not None:
