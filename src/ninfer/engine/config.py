@@ -85,14 +85,15 @@ class EngineConfig:
         default=None,
         metadata=_help(
             "The .ninfer file of a draft that was made for this model, for mtp, dflash2 and ngram-mtp. A model that "
-            "has an MTP module of its own needs none."
+            "has an MTP module of its own needs no file. None: no file."
         ),
     )
     lm_head_draft: bool = field(
         default=False,
         metadata=_help(
             "Choose drafts from the shortlist of the draft file instead of the whole vocabulary: a smaller product per "
-            "draft, and tokens outside of it are never drafted. Answers do not change."
+            "draft, and tokens outside of it are never drafted. Answers do not change. False: a draft file may have no "
+            "shortlist."
         ),
     )
     draft_rule: DraftRule = field(
