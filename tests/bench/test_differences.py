@@ -42,7 +42,16 @@ def test_another_draft_method_brings_its_window_and_file_along() -> None:
     assert [difference.fact for difference in found.own] == ["draft.backend"]
     assert [difference.fact for difference in found.consequences] == ["draft.tokens", "draft.digest"]
     assert between(left, {**left, "draft.tokens": 5}).own == (Difference("draft.tokens", 3, 5),)
-    assert between(left, {"draft.backend": "dflash2", "draft.tokens": 7, "draft.head": "full"}).kind == "not comparable"
+    heads = [{"draft.backend": backend, "draft.head": head} for backend, head in (("mtp", "full"), ("x", "optimized"))]
+    assert between(*heads).kind == "not comparable"
+
+
+def test_what_does_not_apply_without_drafts_is_no_difference_of_its_own() -> None:
+    drafted = {"draft.backend": "mtp", "draft.tokens": 3, "draft.head": "full"}
+    found = between({}, drafted)
+    assert found.kind == "controlled"
+    assert [difference.fact for difference in found.consequences] == ["draft.tokens", "draft.head"]
+    assert between(drafted, {**drafted, "draft.head": None}).own == (Difference("draft.head", "full", None),)
 
 
 def test_a_file_that_differs_in_weights_differs_in_its_digest_too() -> None:

@@ -26,7 +26,7 @@ from ninfer.bench.records.conditions import (
 )
 from ninfer.bench.records.facts import FACTS, Declaration
 from ninfer.bench.records.reader import read_run
-from ninfer.bench.records.schema import Circumstances, RowSeconds, RowSpeculation, RowUsage, SampleKey
+from ninfer.bench.records.schema import Circumstances, RowSeconds, RowSpeculation, RowUsage, SampleKey, Source
 from ninfer.bench.records.verify import verify_run
 from ninfer.bench.records.writer import RunWriter
 from ninfer.cli.exit_codes import ExitCode
@@ -221,7 +221,7 @@ def test_answers_have_to_be_those_of_their_rows(tmp_path: Path) -> None:
 
 def test_times_of_an_imported_run_may_be_rounded(tmp_path: Path) -> None:
     row = make_row(seconds=RowSeconds(prefill=0.37, decode=53.79, total=54.15))
-    rounded = make_run("rounded", PROMPTS, resolution_s=0.01)
+    rounded = make_run("rounded", PROMPTS, source=Source(kind="a table", file="report.txt", digest=""))
     assert verify_run(write_run(tmp_path / "rounded", rounded, PROMPTS, [row])) == []
     assert len(verify_run(write_run(tmp_path / "raw", RUN, PROMPTS, [row]))) == 1
 

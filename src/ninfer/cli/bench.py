@@ -14,6 +14,7 @@ TOOLS: dict[str, str] = {
     "peers": "ninfer.cli.bench_peers",
     "scenarios": "ninfer.cli.bench_scenarios",
     "sweep": "ninfer.cli.bench_sweep",
+    "import": "ninfer.cli.bench_import",
     "compare": "ninfer.cli.bench_compare",
     "verify": "ninfer.cli.bench_verify",
 }

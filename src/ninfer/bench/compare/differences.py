@@ -109,7 +109,7 @@ def _sort_out(
 ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
     """(differences of their own, consequences of those)."""
     names = {difference.fact for difference in differing}
-    explained = {name for name in names if name in FACTS and any(followed in names for followed in FACTS[name].follows)}
+    explained = {difference.fact for difference in differing if _is_explained(difference, names)}
     planned = {name for name in names - explained if _is_planned(left.facts[name]) and _is_planned(right.facts[name])}
     from_plans = list(_plan_differences(left.plan, right.plan))
     if names - explained - planned:
@@ -118,6 +118,15 @@ def _sort_out(
     consequences = [d for d in differing if d.fact in explained]
     (consequences if own else own).extend(from_plans)
     return tuple(own), tuple(consequences)
+
+
+def _is_explained(difference: Difference, names: set[str]) -> bool:
+    """Whether a difference follows from another one among `names`."""
+    meaning = FACTS.get(difference.fact)
+    if meaning is None:
+        return False
+    does_not_apply = meaning.owner in names and None in (difference.left, difference.right)
+    return does_not_apply or any(followed in names for followed in meaning.follows)
 
 
 def _is_planned(fact: Fact) -> bool:

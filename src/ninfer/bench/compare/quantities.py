@@ -54,9 +54,12 @@ def _yield_of_rounds(row: RequestRow) -> float | None:
 
 
 def _computed(row: RequestRow) -> float | None:
-    """Prompt tokens computed; where only the prompt and that nothing was cached is known, the whole prompt."""
+    """Prompt tokens computed; where only the prompt and that nothing was cached is known, the whole prompt.
+
+    None for a request that ended before its first token, of which prefill lasts until.
+    """
     usage = row.usage
-    if not usage.completion_tokens:
+    if usage.completion_tokens == 0:
         return None
     if usage.computed_tokens is not None:
         return usage.computed_tokens

@@ -32,12 +32,14 @@ class Meaning:
     """What a named fact means. is_required: a run that does not state it is compared with none.
 
     follows: facts of which this one is a consequence, so that a difference here is no difference of its own when one of
-    them differs as well.
+    them differs as well. owner: a fact that this one is a property of; where it differs and this one is null on one
+    side, it does not apply there, and that is no difference of its own either.
     """
 
     text: str
     is_required: bool = True
     follows: tuple[str, ...] = ()
+    owner: str | None = None
 
 
 ARTIFACT_PARTS = ("artifact.model", "artifact.container", "artifact.weights")
@@ -55,7 +57,7 @@ FACTS: dict[str, Meaning] = {
     "artifact.bytes": Meaning("size of the model file", False, ("artifact.digest", *ARTIFACT_PARTS)),
     "draft.backend": Meaning("where drafts come from; off without speculation"),
     "draft.tokens": Meaning("draft window: tokens drafted per round, or auto", follows=("draft.backend",)),
-    "draft.head": Meaning("vocabulary head of the drafts: full, optimized (shortlist) or null"),
+    "draft.head": Meaning("vocabulary head of the drafts: full or optimized (a shortlist)", owner="draft.backend"),
     "draft.digest": Meaning("identity of a draft model's own file, null without one", follows=("draft.backend",)),
     "settings.max_context": Meaning("tokens that one sequence may have"),
     "settings.kv_capacity": Meaning("tokens of KV memory"),

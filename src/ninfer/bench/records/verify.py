@@ -55,7 +55,7 @@ def _problems(record: RunRecord) -> Iterator[str]:
         where = f"{REQUESTS}, line {number} ({row.prompt}, repeat {row.repeat})"
         if row.prompt not in named:
             yield f"{where}: there is no such prompt"
-        for problem in (*_row_problems(row, record.run.resolution_s), *_response_problems(record, row)):
+        for problem in (*_row_problems(row, is_ours=record.run.source is None), *_response_problems(record, row)):
             yield f"{where}: {problem}"
         if row.response is not None:
             kept.discard(Path(row.response.file).name)
@@ -66,16 +66,16 @@ def _problems(record: RunRecord) -> Iterator[str]:
             yield f"{event.rows} rows when the run was finished, {len(record.rows)} are there"
 
 
-def _row_problems(row: RequestRow, resolution_s: float) -> Iterator[str]:
-    """Numbers that cannot be, or contradict each other."""
+def _row_problems(row: RequestRow, *, is_ours: bool) -> Iterator[str]:
+    """Numbers that cannot be, or contradict each other. Phases of an imported source are defined there, and may overlap
+    or be rounded; ours never add up to more than the request."""
     seconds = {name: getattr(row.seconds, name) for name in row.seconds.__struct_fields__}
     for name, value in seconds.items():
         if value is not None and not (math.isfinite(value) and value >= 0):
             yield f"seconds.{name} is {value}"
             return
     known = [seconds[name] for name in PHASES if seconds[name] is not None]
-    slack = PHASE_SLACK_S + resolution_s * (len(known) + 1) / 2
-    if seconds["total"] is not None and sum(known) > seconds["total"] + slack:
+    if is_ours and seconds["total"] is not None and sum(known) > seconds["total"] + PHASE_SLACK_S:
         yield f"phases last {sum(known)} s together, the request {seconds['total']} s"
     usage = row.usage
     try:
