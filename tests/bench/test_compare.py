@@ -271,6 +271,18 @@ def test_no_split_where_nothing_is_known_of_rounds() -> None:
     assert rounds_of(varied, [row]) is None
 
 
+def test_windows_that_were_cut_count_as_they_were() -> None:
+    """20 rounds of which 10 drafted 4 tokens and 10 drafted 2; none was accepted."""
+    row = make_row(
+        completion=21, speculation=RowSpeculation(
+            backend="ngram", draft_window=4, rounds=20, drafted_tokens=60, accepted_tokens=0
+        ),
+    )  # fmt: skip
+    rounds = rounds_of(record("x", []).run, [row])
+    assert rounds is not None
+    assert (rounds.drafts, rounds.acceptance, rounds.tokens_per_round) == (3.0, 0.0, 1.0)
+
+
 def test_request_time_splits_without_a_rest() -> None:
     left = [make_row(completion=11, decode_s=1.0, prefill_s=0.5), make_row(completion=21, decode_s=3.0)]
     right = [make_row(completion=31, decode_s=2.0, prefill_s=0.7), make_row(completion=21, decode_s=1.5)]

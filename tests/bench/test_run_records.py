@@ -16,8 +16,9 @@ import pytest
 from make import tiny_llama
 from make.run_records import make_prompts, make_row, make_run, make_sample, write_run
 from ninfer.artifact import Artifact
+from ninfer.bench.compare.differences import find_differences
 from ninfer.bench.records.conditions import (
-    CONFIG_FACTS,
+    DRAFT_SETTINGS,
     artifact_facts,
     build_facts,
     circumstances,
@@ -279,13 +280,35 @@ def test_every_setting_of_the_engine_is_stated_with_its_origin(tmp_path: Path) -
         plan = plan_engine(EngineConfig(kv_dtype="bf16", prefill_chunk=100_000), artifact, detect_hardware())
         named = artifact_facts(artifact)
     facts = engine_facts(plan.to_dict())
-    assert set(facts) >= {f"settings.{name}" for name in EngineConfig().to_dict() if name not in CONFIG_FACTS}
+    assert set(facts) >= {f"settings.{name}" for name in EngineConfig().to_dict() if name not in DRAFT_SETTINGS}
     assert (facts["settings.kv_dtype"].value, facts["settings.kv_dtype"].origin) == ("bf16", "chosen")
     assert (facts["settings.max_concurrency"].value, facts["settings.max_concurrency"].origin) == (1, "default")
     assert facts["settings.prefill_chunk"].origin == "auto"
     assert facts["settings.prefill_chunk"].value == plan.prefill_chunk
     assert facts["settings.threads"].reason
     assert named["artifact.digest"].value == plan.artifact_digest
+    assert (facts["draft.backend"].value, facts["draft.tokens"].value, facts["draft.rule"].value) == ("off", 0, None)
+
+
+def test_drafts_are_stated_as_they_were_planned(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.ninfer"
+    config = tiny_llama.CONFIGS["uneven"]
+    tiny_llama.write_artifact(path, config, tiny_llama.random_weights(config), "q4g32")
+    with Artifact.open(path) as artifact:
+        plans = [
+            plan_engine(EngineConfig(spec="ngram", draft_tokens=tokens), artifact, detect_hardware()).to_dict()
+            for tokens in (4, "auto")
+        ]
+    chosen, auto = (engine_facts(plan) for plan in plans)
+    assert (chosen["draft.backend"].value, chosen["draft.tokens"].value) == ("ngram", 4)
+    assert (chosen["draft.head"].value, chosen["draft.digest"].value) == (None, None)
+    assert (chosen["draft.adaptive"].value, auto["draft.adaptive"].value) == (False, True)
+    assert (chosen["draft.tokens"].origin, auto["draft.tokens"].origin) == ("chosen", "auto")
+    prompts = make_prompts("a")
+    runs = [make_run(name, prompts, dict(facts)) for name, facts in (("chosen", chosen), ("auto", auto))]
+    assert find_differences(runs[0], runs[0]).kind == "repeatability"
+    off = make_run("off", prompts, dict(chosen) | {"draft.backend": "off", "draft.tokens": 0, "draft.rule": None})
+    assert [difference.fact for difference in find_differences(runs[0], off).own] == ["draft.backend"]
 
 
 def test_the_command_names_every_problem_and_exits_accordingly(

@@ -53,6 +53,14 @@ def _yield_of_rounds(row: RequestRow) -> float | None:
     return counts.rounds + counts.accepted_tokens
 
 
+def _drafted(row: RequestRow) -> float | None:
+    return None if row.speculation is None else row.speculation.drafted_tokens
+
+
+def _accepted(row: RequestRow) -> float | None:
+    return None if row.speculation is None else row.speculation.accepted_tokens
+
+
 def _computed(row: RequestRow) -> float | None:
     """Prompt tokens computed; where only the prompt and that nothing was cached is known, the whole prompt.
 
@@ -79,13 +87,8 @@ TTFT = Quantity("ttft", "s", "lower", lambda row: row.seconds.ttft, _one)
 REQUEST_TIME = Quantity("request_time", "s", "lower", lambda row: row.seconds.total, _one)
 TOKENS_PER_ROUND = Quantity("tokens_per_round", "1", None, _yield_of_rounds, _rounds)
 ROUND_TIME = Quantity("round_time", "s", None, lambda row: row.seconds.decode, _rounds)
-ACCEPTANCE = Quantity(
-    "acceptance",
-    "1",
-    None,
-    lambda row: None if row.speculation is None else row.speculation.accepted_tokens,
-    lambda row: None if row.speculation is None else row.speculation.drafted_tokens,
-)
+DRAFTS_PER_ROUND = Quantity("drafts_per_round", "1", None, _drafted, _rounds)
+ACCEPTANCE = Quantity("acceptance", "1", None, _accepted, _drafted)
 
 COMPARED = (DECODE_RATE, PREFILL_RATE, END_TO_END_RATE, TTFT, REQUEST_TIME)
 """Quantities with a better direction, the most telling one first."""

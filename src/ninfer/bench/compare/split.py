@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ninfer.bench.compare.quantities import ACCEPTANCE, DECODE_RATE, ROUND_TIME, TOKENS_PER_ROUND
+from ninfer.bench.compare.quantities import ACCEPTANCE, DECODE_RATE, DRAFTS_PER_ROUND, ROUND_TIME, TOKENS_PER_ROUND
 from ninfer.bench.records.schema import RequestRow, RunFile
 
 Basis = Literal["counted", "from acceptance and window"]
@@ -21,8 +21,9 @@ ROUND_PARTS = ("draft", "verify", "sample", "rollback")
 
 @dataclass(frozen=True)
 class Rounds:
-    """One run's decoding by rounds. acceptance is None without drafts, window None if it varied or is unknown.
+    """One run's decoding by rounds. acceptance is None without drafts.
 
+    drafts: tokens drafted per round: the window, or less where windows were cut or adapted.
     used: share of the tokens that rounds yielded which are in the answers; an answer that ends within a round drops
     the rest of it. basis: rounds were counted, or tokens per round follow from acceptance and a constant window.
     parts: mean seconds per round by part of it, empty where they were not recorded.
@@ -33,7 +34,7 @@ class Rounds:
     round_s: float
     used: float
     acceptance: float | None
-    window: int | None
+    drafts: float
     basis: Basis
     parts: dict[str, float]
 
@@ -64,14 +65,13 @@ class DecodeSplit:
 
     @property
     def break_even(self) -> float | None:
-        """The acceptance at which the right run, with its round time, would decode as fast as the left one.
+        """The acceptance at which the right run, with its round time and drafts, would decode as fast as the left one.
 
-        None without a constant window of drafts. Above 1 no acceptance is enough.
+        None without drafts. Above 1 no acceptance is enough.
         """
-        window = self.right.window
-        if not window:
+        if self.right.drafts == 0:
             return None
-        return (self.left.rate * self.right.round_s / self.right.used - 1) / window
+        return (self.left.rate * self.right.round_s / self.right.used - 1) / self.right.drafts
 
     @property
     def parts(self) -> dict[str, float]:
@@ -91,21 +91,17 @@ def rounds_of(run: RunFile, rows: Sequence[RequestRow]) -> Rounds | None:
     """The rounds of requests, counted in their rows; or, where no row counts them, derived from an acceptance that the
     source gives for the whole run and a window that every round drafted."""
     counted = [row for row in rows if DECODE_RATE.parts(row) and TOKENS_PER_ROUND.parts(row)]
-    fact = run.facts.get("draft.tokens")
-    window = fact.value if fact is not None and isinstance(fact.value, int) else None
     if counted:
-        rate, tokens = DECODE_RATE.of(counted), TOKENS_PER_ROUND.of(counted)
-        round_s = ROUND_TIME.of(counted)
+        rate, tokens, round_s = DECODE_RATE.of(counted), TOKENS_PER_ROUND.of(counted), ROUND_TIME.of(counted)
         if rate is None or tokens is None or round_s is None:
             return None
-        used = rate * round_s / tokens
-        acceptance = ACCEPTANCE.of(counted)
-        return Rounds(rate, tokens, round_s, used, acceptance, window, "counted", _parts(counted, round_s))
-    rate, reported = DECODE_RATE.of(rows), run.reported.get("acceptance")
-    if rate is None or window is None or not isinstance(reported, float):
+        used, drafts = rate * round_s / tokens, DRAFTS_PER_ROUND.of(counted) or 0.0
+        return Rounds(rate, tokens, round_s, used, ACCEPTANCE.of(counted), drafts, "counted", _parts(counted, round_s))
+    rate, reported, window = DECODE_RATE.of(rows), run.reported.get("acceptance"), run.facts.get("draft.tokens")
+    if rate is None or not isinstance(reported, float) or window is None or not isinstance(window.value, int):
         return None
-    tokens = 1 + window * reported
-    return Rounds(rate, tokens, tokens / rate, 1.0, reported, window, "from acceptance and window", {})
+    tokens = 1 + window.value * reported
+    return Rounds(rate, tokens, tokens / rate, 1.0, reported, window.value, "from acceptance and window", {})
 
 
 def _parts(rows: Sequence[RequestRow], round_s: float) -> dict[str, float]:

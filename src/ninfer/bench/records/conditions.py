@@ -12,17 +12,12 @@ from ninfer.artifact import Artifact
 from ninfer.bench import page_cache
 from ninfer.bench.machine import describe_machine, package_versions
 from ninfer.bench.records.facts import Fact, Origin, Value
-from ninfer.bench.records.schema import Circumstances
+from ninfer.bench.records.schema import Circumstances, digest_of
 from ninfer.engine import EngineConfig
 from ninfer.errors import BackendError
 
-CONFIG_FACTS = {
-    "spec": "draft.backend",
-    "draft_tokens": "draft.tokens",
-    "lm_head_draft": "draft.head",
-    "draft": "draft.file",
-}
-"""Settings of the engine that are facts of the draft; every other one is `settings.` and its own name."""
+DRAFT_SETTINGS = frozenset({"spec", "draft_tokens", "draft_rule", "lm_head_draft", "draft"})
+"""Settings of the engine that are stated as facts of the draft; every other one is `settings.` and its own name."""
 
 PLAN_NAMES = {"kv_dtype": "kv_format"}
 """Settings whose decided value has another name in the plan's options."""
@@ -41,15 +36,38 @@ def engine_facts(plan: Mapping[str, Any]) -> dict[str, Fact]:
         origin: Origin = "default" if asked == defaults.get(name) else "chosen"
         if asked == "auto" or decided != asked:
             origin = "auto"
-        facts[CONFIG_FACTS.get(name, f"settings.{name}")] = Fact(decided, origin, reasons.get(name))
+        if name not in DRAFT_SETTINGS:
+            facts[f"settings.{name}"] = Fact(decided, origin, reasons.get(name))
     # An engine without such a setting does not do it; one with a name not known here leaves the fact unrecorded.
-    if not any("spec" in name for name in defaults):
-        facts |= stated(
-            {"draft.backend": "off", "draft.tokens": 0, "draft.head": None, "draft.digest": None}, "default"
-        )
     if not any("prefix" in name for name in defaults):
         facts |= stated({"settings.prefix_reuse": False}, "default")
-    return facts
+    return {**facts, **_draft_facts(plan)}
+
+
+def _draft_facts(plan: Mapping[str, Any]) -> dict[str, Fact]:
+    """What drafts, as it was decided; null where it does not apply. Copied drafts have neither a head nor a file."""
+    speculation, asked = plan["speculation"], plan["config"]
+    if speculation is None:
+        nothing = stated(dict.fromkeys(("adaptive", "rule", "head", "digest")), "default")
+        drafts = {**stated({"backend": "off", "tokens": 0}, "default"), **nothing}
+    else:
+        is_auto = asked["draft_tokens"] == "auto"
+        drafts = {
+            "backend": Fact(speculation["method"], "chosen"),
+            "tokens": Fact(speculation["window"], "auto" if is_auto else "chosen"),
+            "adaptive": Fact(speculation["adaptive"], "auto" if is_auto else "chosen"),
+            "rule": Fact(speculation["rule"], "chosen"),
+        }
+        has_model = speculation["method"] != "ngram"
+        if not has_model or "lm_head_draft" not in asked:
+            drafts |= stated({"head": "full" if has_model else None}, "default")
+        else:
+            drafts |= stated({"head": "optimized" if asked["lm_head_draft"] else "full"}, "chosen")
+        if asked.get("draft") is None:
+            drafts |= stated({"digest": None}, "default")
+        elif "draft_digest" in plan:
+            drafts |= stated({"digest": plan["draft_digest"]}, "observed")
+    return {f"draft.{name}": fact for name, fact in drafts.items()}
 
 
 def build_facts() -> dict[str, Fact]:
@@ -71,6 +89,7 @@ def artifact_facts(artifact: Artifact) -> dict[str, Fact]:
     formats = sorted({entry.format for entry in artifact.tensors.values()})
     return {
         "artifact.digest": _observed(artifact.digest),
+        "artifact.model": _observed(f"{artifact.architecture} {digest_of(artifact.provenance.get('source'))[:16]}"),
         "artifact.name": _observed(artifact.path.stem),
         "artifact.container": _observed("ninfer safetensors"),
         "artifact.weights": _observed(", ".join(formats)),

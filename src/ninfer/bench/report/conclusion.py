@@ -67,7 +67,7 @@ def cause(split: DecodeSplit, words: Words, *, has_direction: bool) -> list[str]
         clauses.append(words("cause round time" if is_round_time else "cause tokens"))
     if split.break_even is not None and b.acceptance is not None:
         even, seen = percent(split.break_even), percent(b.acceptance)
-        clauses.append(words("break even", window=b.window, even=even, acceptance=seen))
+        clauses.append(words("break even", window=f"{b.drafts:.3g}", even=even, acceptance=seen))
     return clauses
 
 

@@ -115,7 +115,7 @@ def _splits(pair: PairComparison, words: Words) -> Iterator[Block]:
         ]
         if "from acceptance and window" in (split.left.basis, split.right.basis):
             sentences.append(words("split basis"))
-        if split.left.window != split.right.window:
+        if split.left.drafts != split.right.drafts:
             sentences.append(words("acceptance warning"))
         if split.parts:
             parts = [f"{words(name)} {signed_number(1000 * s)}" for name, s in split.parts.items()]

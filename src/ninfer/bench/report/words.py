@@ -127,8 +127,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "cause tokens": ("the tokens per round are the cause", "原因是每轮 tok"),
     "cause both": ("both act the same way", "两者同向作用"),
     "break even": (
-        "break-even acceptance at a window of {window} is {even}, it was {acceptance}",
-        "窗口 {window} 下的盈亏平衡接受率为 {even}，实际 {acceptance}",
+        "break-even acceptance with {window} drafts per round is {even}, it was {acceptance}",
+        "每轮 {window} 个 draft 时的盈亏平衡接受率为 {even}，实际 {acceptance}",
     ),
     "conclude apart": ("Not comparable with any other run: {names}", "与其他任何运行均不可比：{names}"),
     "conclude nothing comparable": ("No two of the runs may be compared", "没有任何两组运行可比"),
