@@ -54,7 +54,7 @@ def test_only_settings_are_described() -> None:
         ("draft_tokens", "most", r"in \[1, 16\] or auto"),
         ("draft_rule", "exact", "replay, rejection"),
         ("threads", 0, r"in \[1, 256\] or auto"),
-        ("numerics", "int4", "a8, f32, w4a4"),
+        ("numerics", "int4", "a8, a8g32, f32, w4a4"),
         ("weights_memory", "swap", "auto, huge, mapped"),
         ("isa", "", "name of an instruction set"),
         ("isa", 512, "name of an instruction set"),

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "pull": "ninfer.cli.pull",
     "convert": "ninfer.cli.convert",
     "make-checkpoint": "ninfer.cli.make_checkpoint",
+    "make-draft-head": "ninfer.cli.make_draft_head",
     "inspect": "ninfer.cli.inspect",
     "verify": "ninfer.cli.verify",
     "run": "ninfer.cli.run",

@@ -7,7 +7,7 @@ that is run otherwise than it was trained only drafts badly, and nobody would se
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ninfer.convert.fields import Fields
@@ -118,7 +118,7 @@ def read_huggingface(fields: Fields, tensors: Collection[str], target: DraftTarg
     num_layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
     windows, causal = _sight(fields, num_layers)
     config: dict[str, Any] = {
-        "target": vars_of(target),
+        "target": asdict(target),
         "feature_layers": _feature_layers(draft, target, num_layers),
         "block_size": draft.of("block_size").integer("block_size", 2, MAX_BLOCK, default=DEFAULT_BLOCK),
         "mask_token_id": draft.of("mask_token_id").integer("mask_token_id", 0, target.vocab_size - 1),
@@ -148,11 +148,6 @@ def read_huggingface(fields: Fields, tensors: Collection[str], target: DraftTarg
         }
     ours = DFlashConfig.read(config, file=fields.file)
     return SourceDraft(config, _rules(ours, tensors))
-
-
-def vars_of(target: DraftTarget) -> dict[str, Any]:
-    """The member `target` of a companion's configuration."""
-    return {name: getattr(target, name) for name in target.__dataclass_fields__}
 
 
 class _Settings:
