@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from make.make_gguf import TEMPLATE
 from make.tiny_llama import hf_model
 from make.tiny_tokenizer import tiny_metadata
+from ninfer.convert.convert import convert
+from ninfer.errors import NInferError
 from ninfer.models.llama import LlamaConfig
 from ninfer.text.gguf_tokenizer import tokenizer_json_from_gguf
 
@@ -41,3 +44,12 @@ def change_json(file: Path, **changed: Any) -> None:
     """Replace fields of a JSON file; None removes one."""
     document = {**json.loads(file.read_text()), **changed}
     file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+
+
+def assert_config_refused(source: Path, changed: Mapping[str, Any], kind: type[NInferError], pattern: str) -> None:
+    """A directory whose config.json has these changes is refused by name, and nothing is left beside it."""
+    change_json(source / "config.json", **changed)
+    with pytest.raises(kind, match=pattern) as caught:
+        convert(source, source.parent / "a.ninfer")
+    assert str(source) in str(caught.value)
+    assert list(source.parent.iterdir()) == [source]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -24,6 +25,12 @@ from ninfer.ops.spec import Case, F32Array, Step
 CPU_ISAS: tuple[str, ...] = tuple(cpu.available_isas())
 BACKENDS: tuple[str, ...] = ("reference", *CPU_ISAS)
 """`reference`, or the instruction set of the native backend."""
+
+
+def sizes_of(case: Case) -> dict[str, Any]:
+    """The sizes that `cases` of an op module has bound to the case's `record`, by the names of its arguments."""
+    assert isinstance(case.record, partial)
+    return case.record.keywords
 
 
 def formats_on(backend: str) -> tuple[str, ...]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ninfer import formats
-from ninfer.artifact import Artifact, ArtifactWriter
+from make.artifacts import Arrays, document, write_weights
+from ninfer.artifact import Artifact
 from ninfer.models.companion import SHORTLIST_IDS, DraftHeadConfig, DraftTarget
 from ninfer.models.dflash import DFlashConfig, DynamicConv, Selector
 from ninfer.models.drafts import CompanionConfig, target_of
 from ninfer.models.mtp import MTPConfig
-
-Arrays = dict[str, np.ndarray]
 
 ARCHITECTURES = {MTPConfig: "mtp", DFlashConfig: "dflash", DraftHeadConfig: "draft_head"}
 
@@ -83,20 +80,9 @@ def random_weights(config: CompanionConfig, seed: int = 8) -> Arrays:
     return weights
 
 
-def document(config: CompanionConfig) -> dict[str, Any]:
-    """The configuration as JSON values."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
-
-
 def write_companion(
     path: Path, config: CompanionConfig, weights: Mapping[str, np.ndarray], format: str = "f32", **changed: Any
 ) -> Path:
     """A companion with all matrices in `format`; `changed` replaces fields of the written configuration."""
     architecture = ARCHITECTURES[type(config)]
-    with ArtifactWriter(path, architecture, {**document(config), **changed}, {"source": "tests"}) as writer:
-        for name, array in weights.items():
-            if array.ndim == 1:
-                writer.add_vector(name, array)
-            else:
-                writer.add_matrix(name, format, formats.get(format).pack(array))
-        return writer.finish()
+    return write_weights(path, architecture, {**document(config), **changed}, weights, format)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from ninfer import formats
-from ninfer.artifact import ArtifactWriter
+from make.artifacts import Arrays, document, write_weights
 from ninfer.models.qwen3_5 import FULL, LINEAR, Qwen35Config
-
-Arrays = dict[str, np.ndarray]
 
 CONFIG = Qwen35Config(
     vocab_size=72,
@@ -63,15 +59,4 @@ def random_weights(config: Qwen35Config, seed: int = 5) -> Arrays:
 
 def write_artifact(path: Path, config: Qwen35Config, weights: Mapping[str, np.ndarray], format: str) -> Path:
     """An artifact with all matrices in `format`."""
-    document = {
-        **asdict(config),
-        "layer_types": list(config.layer_types),
-        "stop_token_ids": list(config.stop_token_ids),
-    }
-    with ArtifactWriter(path, "qwen3_5", document, {"source": "tests"}) as writer:
-        for name, array in weights.items():
-            if array.ndim == 1:
-                writer.add_vector(name, array)
-            else:
-                writer.add_matrix(name, format, formats.get(format).pack(array))
-        return writer.finish()
+    return write_weights(path, "qwen3_5", document(config), weights, format)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from make.artifacts import Arrays, document, write_weights
 from ninfer import formats
-from ninfer.artifact import ArtifactWriter
 from ninfer.formats import kv_int8
 from ninfer.models.llama import LlamaConfig
-
-Arrays = dict[str, np.ndarray]
 
 CONFIGS: dict[str, LlamaConfig] = {
     "uneven": LlamaConfig(
@@ -107,14 +104,7 @@ def write_artifact(
     path: Path, config: LlamaConfig, weights: Mapping[str, np.ndarray], format: str, **changed_config: Any
 ) -> Path:
     """An artifact with all matrices in `format`; `changed_config` replaces fields of the written configuration."""
-    document = {**asdict(config), "stop_token_ids": list(config.stop_token_ids), **changed_config}
-    with ArtifactWriter(path, "llama", document, {"source": "tests"}) as writer:
-        for name, array in weights.items():
-            if array.ndim == 1:
-                writer.add_vector(name, array)
-            else:
-                writer.add_matrix(name, format, formats.get(format).pack(array))
-        return writer.finish()
+    return write_weights(path, "llama", {**document(config), **changed_config}, weights, format)
 
 
 def hf_model(config: LlamaConfig, weights: Mapping[str, np.ndarray]) -> Any:

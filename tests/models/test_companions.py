@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from make import tiny_llama
-from make.tiny_drafts import dflash_config, document, mtp_config, random_weights, target_in, write_companion
+from make.artifacts import document
+from make.tiny_drafts import dflash_config, mtp_config, random_weights, target_in, write_companion
 from ninfer.artifact import Artifact
 from ninfer.errors import ArtifactError, ConfigError, UnsupportedError
 from ninfer.models.companion import DraftHeadConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from make.op_runs import BACKENDS, run_case
+from make.op_runs import BACKENDS, run_case, sizes_of
 from make.state_runs import whole_histories
 from ninfer.ops.gated_delta_rule import cases, oracle
 from ninfer.ops.profiles import RECURRENCE
@@ -86,7 +86,7 @@ def transformers_outputs(case: Case) -> list[F64Array]:
     """
     from transformers.models.qwen3_5.modeling_qwen3_5 import torch_recurrent_gated_delta_rule
 
-    shape = case.record.keywords  # type: ignore[attr-defined]
+    shape = sizes_of(case)
     repeats, dim = shape["v_heads"] // shape["k_heads"], shape["key_dim"]
 
     def heads(x: F32Array, count: int) -> torch.Tensor:
@@ -121,7 +121,7 @@ def test_transformers_agrees(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", list(cases(np.random.default_rng(18))), ids=lambda case: case.label)
 def test_slots_and_journals_are_as_if_every_sequence_ran_alone_from_its_first_row(case: Case, backend: str) -> None:
-    shape = case.record.keywords  # type: ignore[attr-defined]
+    shape = sizes_of(case)
     for got, sequences in zip(run_case(backend, case), whole_histories(case.steps), strict=True):
         parts = []
         for before, inputs in sequences:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from make.op_runs import BACKENDS, batch_of, compile_on, pages_of, run_case
+from make.op_runs import BACKENDS, batch_of, compile_on, pages_of, run_case, sizes_of
 from ninfer.formats import kv_bf16, kv_int8
 from ninfer.ops.graph import Graph, KVShape
 from ninfer.ops.kv_append import cases, kv_append, oracle
@@ -25,7 +25,7 @@ def test_hand_made_values() -> None:
 
 def expected(case: Case, kv_format: str) -> list[F32Array]:
     """Every head's stored value at the position whose binary digits its query spells, from plain dictionaries."""
-    keywords = case.record.keywords  # type: ignore[attr-defined]
+    keywords = sizes_of(case)
     shape = (-1, keywords["heads"], keywords["head_dim"])
     values: dict[tuple[int, int], F32Array] = {}
     results = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from make.op_runs import BACKENDS, run_case
+from make.op_runs import BACKENDS, run_case, sizes_of
 from ninfer.ops.l2_norm import cases, oracle
 from ninfer.ops.profiles import ROW_REDUCTION
 
@@ -30,7 +30,7 @@ def test_transformers_agrees(backend: str) -> None:
 
     for case in cases(np.random.default_rng(3)):
         (got,) = run_case(backend, case)
-        shape = case.record.keywords  # type: ignore[attr-defined]
+        shape = sizes_of(case)
         x = torch.from_numpy(case.steps[0].inputs[0]).double().unflatten(1, (shape["heads"], -1))
         want = (l2norm(x) * shape["scale"]).flatten(1).numpy()
         assert ROW_REDUCTION.excess(got, want) <= 1

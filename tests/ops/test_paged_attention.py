@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from make.op_runs import BACKENDS, CPU_ISAS, run_case
+from make.op_runs import BACKENDS, CPU_ISAS, run_case, sizes_of
 from ninfer.ops.kv_append import oracle as stored
 from ninfer.ops.paged_attention import cases, oracle
 from ninfer.ops.profiles import ATTENTION
@@ -35,7 +35,7 @@ def test_heads_share_kv_heads_in_runs() -> None:
 
 def torch_attention(case: Case, kv_format: str) -> list[F64Array]:
     """What the case gives after every step, in float64, with keys and values as the cache stores them."""
-    shape = case.record.keywords  # type: ignore[attr-defined]
+    shape = sizes_of(case)
     histories: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     results = []
     for step in case.steps:

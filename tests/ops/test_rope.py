@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from make.op_runs import BACKENDS, run_case
+from make.op_runs import BACKENDS, run_case, sizes_of
 from ninfer.ops.profiles import ELEMENTWISE
 from ninfer.ops.rope import cases, oracle
 
@@ -45,7 +45,7 @@ def test_transformers_agrees(backend: str) -> None:
     for case in cases(np.random.default_rng(10)):
         (got,) = run_case(backend, case)
         x, angles = (torch.from_numpy(a).double() for a in case.steps[0].inputs)
-        shape = case.record.keywords  # type: ignore[attr-defined]
+        shape = sizes_of(case)
         heads = x.reshape(1, len(x), shape["heads"], shape["head_dim"]).transpose(1, 2)
         rotated, rest = heads[..., : shape["rotary_dim"]], heads[..., shape["rotary_dim"] :]
         cos, sin = (torch.cat([half, half], dim=-1)[None] for half in angles.chunk(2, dim=-1))

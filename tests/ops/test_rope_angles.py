@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from make.op_runs import BACKENDS, run_case
+from make.op_runs import BACKENDS, run_case, sizes_of
 from ninfer.ops.rope_angles import cases, oracle
 
 
@@ -23,7 +23,7 @@ def test_every_element_is_the_nearest_float32(backend: str) -> None:
     for case in cases(np.random.default_rng(20240607)):
         (got,) = run_case(backend, case)
         positions = [r.position + i for r in case.steps[0].rows for i in range(r.count)]
-        keywords = case.record.keywords  # type: ignore[attr-defined]
+        keywords = sizes_of(case)
         frequencies, magnitude = keywords["frequencies"], keywords["magnitude"]
         half = len(frequencies)
         for row, position in zip(got, positions, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from make.make_gguf import TEMPLATE, TINY, write_gguf
-from make.make_hf import change_json, write_hf
+from make.make_hf import assert_config_refused, change_json, write_hf
 from make.tiny_llama import random_weights
 from ninfer import formats
 from ninfer.artifact import Artifact, verify
@@ -28,12 +27,6 @@ WEIGHTS = random_weights(UNTIED)
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hf(tmp_path_factory.mktemp("hf") / "model", UNTIED, WEIGHTS, shard_size="60KB")
-
-
-@pytest.fixture
-def source(checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(checkpoint, tmp_path / "model"))
 
 
 def values_of(artifact: Artifact, name: str) -> np.ndarray:
@@ -187,13 +180,9 @@ CONFIGS: list[tuple[dict[str, Any], type[NInferError], str]] = [
 
 @pytest.mark.parametrize(("changed", "kind", "pattern"), CONFIGS, ids=lambda value: str(value)[:60])
 def test_configuration_is_refused_by_its_key(
-    changed: dict[str, Any], kind: type[NInferError], pattern: str, source: Path, tmp_path: Path
+    changed: dict[str, Any], kind: type[NInferError], pattern: str, source: Path
 ) -> None:
-    change_json(source / "config.json", **changed)
-    with pytest.raises(kind, match=pattern) as caught:
-        convert(source, tmp_path / "a.ninfer")
-    assert str(source) in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert_config_refused(source, changed, kind, pattern)
 
 
 def write_text(name: str, text: str) -> Any:
