@@ -38,7 +38,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.product
 
 demo: $(VENV)/.product
 	$(BIN)/ninfer pull smollm2
-	$(BIN)/ninfer run smollm2 --prompt "What is the capital of France?"
+	$(PIP) install --quiet "openai>=1.50"
+	$(BIN)/python examples/serve_and_ask.py smollm2 "What is the capital of France?"
 
 lint: $(VENV)/.product $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -35,3 +36,24 @@ def test_same_tokens(smollm2) -> None:
     lines = run("same_tokens.py", smollm2).splitlines()
     assert lines[-1] == "same tokens"
     assert len(lines) == 4
+
+
+@pytest.mark.real_model
+def test_serve_and_ask(smollm2) -> None:
+    first, *answer, last = run("serve_and_ask.py", smollm2, "What is the capital of France?").splitlines()
+    assert first.startswith("ninfer: serving ")
+    assert "Paris" in "\n".join(answer)
+    assert re.fullmatch(r"\[\d+ tokens read, \d+ written: load .* ms, total .* ms.*\]", last), last
+    url = re.search(r"http://[\d.:]+\d", first)
+    assert url is not None
+    with pytest.raises(httpx.ConnectError):  # nobody is left
+        httpx.get(url.group(), timeout=5)
+
+
+def test_serve_and_ask_ends_when_there_is_no_server(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.ninfer"
+    command = [sys.executable, EXAMPLES / "serve_and_ask.py", nothing, "hello"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.endswith("the server did not start\n")
+    assert str(nothing) in done.stderr

@@ -115,28 +115,30 @@ def test_answers_show_the_numbers_of_their_rows(traffic: Traffic) -> None:
         assert timings["speculative"] == row["speculative"]
 
 
+def adds_up(row: dict[str, Any]) -> None:
+    """The numbers of a row of a request that has ended, with one another."""
+    result, seconds, choices = row["result"], row["timings_seconds"], row["choices"]
+    assert result["completion_tokens"] == sum(c["completion_tokens"] for c in choices)
+    assert result["computed_prefill_tokens"] == sum(c["computed_tokens"] for c in choices)
+    assert {c["finish_reason"] for c in choices} <= {reason.value for reason in FinishReason} | {"error"}
+    phases = sum(seconds[name] for name in ("load", "prepare", "queue", "prefill", "decode"))
+    assert 0 <= phases <= seconds["total"] + 1e-9
+    if row["rates"]["decode_tok_per_s"] is not None and len(choices) == 1:
+        assert row["rates"]["decode_tok_per_s"] == (result["completion_tokens"] - 1) / seconds["decode"]
+    if len(choices) == 1:
+        assert choices[0]["timings_seconds"] == seconds
+        assert choices[0]["rates"] == row["rates"]
+        if seconds["ttft"] is not None:
+            assert math.isclose(seconds["ttft"], sum(seconds[n] for n in ("prepare", "queue", "prefill")), abs_tol=1e-9)
+    for choice in choices:
+        if choice["finish_reason"] not in ("cancelled", "error"):
+            assert choice["computed_tokens"] + choice["cached_tokens"] == choice["prompt_tokens"]
+
+
 def test_rows_add_up_in_themselves(traffic: Traffic) -> None:
     live, _ = traffic
-    words = {reason.value for reason in FinishReason} | {"error"}
     for row in ended(live):
-        result, seconds, choices = row["result"], row["timings_seconds"], row["choices"]
-        assert result["completion_tokens"] == sum(c["completion_tokens"] for c in choices)
-        assert result["computed_prefill_tokens"] == sum(c["computed_tokens"] for c in choices)
-        assert {c["finish_reason"] for c in choices} <= words
-        phases = sum(seconds[name] for name in ("load", "prepare", "queue", "prefill", "decode"))
-        assert 0 <= phases <= seconds["total"] + 1e-9
-        if row["rates"]["decode_tok_per_s"] is not None and len(choices) == 1:
-            assert row["rates"]["decode_tok_per_s"] == (result["completion_tokens"] - 1) / seconds["decode"]
-        if len(choices) == 1:
-            assert choices[0]["timings_seconds"] == seconds
-            assert choices[0]["rates"] == row["rates"]
-            if seconds["ttft"] is not None:
-                assert math.isclose(
-                    seconds["ttft"], sum(seconds[n] for n in ("prepare", "queue", "prefill")), abs_tol=1e-9
-                )
-        for choice in choices:
-            if choice["finish_reason"] not in ("cancelled", "error"):
-                assert choice["computed_tokens"] + choice["cached_tokens"] == choice["prompt_tokens"]
+        adds_up(row)
 
 
 def test_metrics_are_the_sums_of_the_rows(traffic: Traffic) -> None:

@@ -165,6 +165,7 @@ BAD_MESSAGES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("messages", "param"), BAD_MESSAGES, ids=lambda v: str(v)[:40])
 def test_bad_messages_are_named(live: Live, messages: Any, param: str) -> None:
+    """C053, C063."""
     error = refusal(live.client.post("/v1/chat/completions", json={"messages": messages}))
     assert error["param"] == param
     if param.endswith("role"):

@@ -87,6 +87,7 @@ REQUESTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", REQUESTS, ids=lambda f: ",".join(f) or "plain")
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_stream_is_the_body_in_parts(live: Live, endpoint: str, fields: dict[str, Any], with_usage: bool) -> None:
+    """C101, C102: the grammar is in `joined`."""
     send = getattr(live, endpoint)
     whole = send("Say: hello", **fields)
     assert whole.status_code == 200, whole.text
