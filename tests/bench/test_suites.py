@@ -18,7 +18,7 @@ def words(messages: list[dict[str, str]]) -> int:
 
 
 def test_suites_have_what_they_promise() -> None:
-    assert bundled_suites() == ["scenarios", "workloads"]
+    assert bundled_suites() == ["scenarios", "tasks", "workloads"]
     scenarios = load_suite("scenarios").prompts
     for language in ("en", "zh"):
         assert [entry.scenario for entry in scenarios if entry.language == language] == FIVE
@@ -52,7 +52,7 @@ def test_prompts_are_the_same_every_time_and_chosen_by_language_scenario_and_lim
         ("workloads", {"scenarios": ["poems"]}, "scenario 'poems'"),
         ("workloads", {"context": 300}, r"prompt prose.1 and its 384 tokens need a context of \d+, not 300"),
         ("scenarios", {}, "fills a share of the context, which is not known"),
-        ("nowhere", {}, "neither scenarios, workloads nor a file"),
+        ("nowhere", {}, "neither scenarios, tasks, workloads nor a file"),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, settings: dict[str, object], problem: str) -> None:

@@ -15,6 +15,7 @@ TOOLS: dict[str, str] = {
     "scenarios": "ninfer.cli.bench_scenarios",
     "sweep": "ninfer.cli.bench_sweep",
     "import": "ninfer.cli.bench_import",
+    "score": "ninfer.cli.bench_score",
     "compare": "ninfer.cli.bench_compare",
     "verify": "ninfer.cli.bench_verify",
 }

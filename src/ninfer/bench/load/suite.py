@@ -1,8 +1,9 @@
 """Sets of prompts that come with ninfer, or from a file of the same form.
 
 A suite is JSON: `name`, `version`, `about`, and `prompts`, each with `id`, `scenario`, `language`, `text` (one user
-turn), `max_new`, and for a long context `context_share`: then the text stands behind a made-up log that is as long as
-is needed for the prompt to fill that share of the context. Whoever changes a suite changes its version.
+turn), `max_new`; for a long context `context_share`: then the text stands behind a made-up log that is as long as is
+needed for the prompt to fill that share of the context; and `check` where the answer can be judged (`bench.tasks`).
+Whoever changes a suite changes its version.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     max_new: int
     context_share: float | None = None
+    check: dict[str, Any] | None = None
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,13 +88,14 @@ def make_prompts(
         if (languages and entry.language not in languages) or (scenarios and entry.scenario not in scenarios):
             continue
         limit = max_new or entry.max_new
-        text, options = entry.text, {}
+        text = entry.text
+        options: dict[str, Any] = {} if entry.check is None else {"check": entry.check}
         if entry.context_share is not None:
             if context is None:
                 raise ConfigError(f"prompt {entry.id} fills a share of the context, which is not known")
             asked = int(entry.context_share * context)
             text = lengthened(entry.text, asked, count_tokens)
-            options = {"asked_prompt_tokens": asked}
+            options["asked_prompt_tokens"] = asked
         messages = [{"role": "user", "content": text}]
         if context is not None and (needed := count_tokens(messages) + limit) > context:
             raise ConfigError(f"prompt {entry.id} and its {limit} tokens need a context of {needed}, not {context}")
