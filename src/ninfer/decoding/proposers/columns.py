@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from ninfer.models.batch import ForwardBatch, SequenceRows
 from ninfer.ops.graph import Feature
 
 Rows = npt.NDArray[np.float32]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 MAX_PENDING = 16
 """Rows that a sequence keeps at most until its next draft: a round of the longest draft gives as many, and a pass over
@@ -77,5 +78,10 @@ def forward_batch(parts: Sequence[Columns], wanted: Sequence[int]) -> ForwardBat
     for part in parts:
         sequences.append(SequenceRows(start, len(part.ids), part.position, part.pages))
         start += len(part.ids)
-    ids = np.concatenate([part.ids for part in parts])
+    ids = stacked([part.ids for part in parts])
     return ForwardBatch(ids, tuple(sequences), np.array(wanted, np.int32))
+
+
+def stacked(arrays: Sequence[npt.NDArray[Scalar]]) -> npt.NDArray[Scalar]:
+    """Arrays behind each other; one alone, as it mostly is, is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

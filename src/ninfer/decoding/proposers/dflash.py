@@ -15,7 +15,15 @@ import numpy as np
 from ninfer.decoding import filters
 from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask, Ids
 from ninfer.decoding.proposers.choice import Logits, choose
-from ninfer.decoding.proposers.columns import MAX_PENDING, Columns, FeatureSource, Rows, forward_batch, in_batches
+from ninfer.decoding.proposers.columns import (
+    MAX_PENDING,
+    Columns,
+    FeatureSource,
+    Rows,
+    forward_batch,
+    in_batches,
+    stacked,
+)
 from ninfer.decoding.random import Purpose, uniform
 from ninfer.decoding.sampler import Candidates
 from ninfer.errors import InvariantError
@@ -95,7 +103,7 @@ class DFlashProposer:
     def _run(self, parts: Iterable[Columns]) -> None:
         """Leave keys and values of context rows."""
         for batch in in_batches((part for part in parts if len(part.ids)), self._context.max_rows):
-            self._context.run(forward_batch(batch, wanted=()), (np.concatenate([part.rows for part in batch]),))
+            self._context.run(forward_batch(batch, wanted=()), (stacked([part.rows for part in batch]),))
 
     def _fill(self, tasks: Sequence[DraftTask]) -> list[Draft]:
         """One draft per task, from one pass over all their blocks."""

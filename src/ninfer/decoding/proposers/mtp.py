@@ -12,12 +12,21 @@ gets no draft until it has one: to run its last column again could write to a pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask
 from ninfer.decoding.proposers.choice import choose
-from ninfer.decoding.proposers.columns import MAX_PENDING, Columns, FeatureSource, Rows, forward_batch, in_batches
+from ninfer.decoding.proposers.columns import (
+    MAX_PENDING,
+    Columns,
+    FeatureSource,
+    Rows,
+    forward_batch,
+    in_batches,
+    stacked,
+)
 from ninfer.decoding.sampler import Candidates
 from ninfer.errors import InvariantError
 from ninfer.models.draft_model import DraftModel
@@ -106,17 +115,15 @@ class MTPProposer:
     def _run(self, parts: Iterable[Columns]) -> None:
         """Compute columns for their keys and values alone."""
         for batch in in_batches((part for part in parts if len(part.ids)), self._module.max_rows):
-            self._module.run(forward_batch(batch, wanted=()), (np.concatenate([c.rows for c in batch]),))
+            self._module.run(forward_batch(batch, wanted=()), (stacked([part.rows for part in batch]),))
 
     def _run_for_tokens(self, parts: Sequence[Columns]) -> tuple[list[Rows], list[Rows]]:
-        """Compute columns; of the last of each part the logits and the row that a next column takes. Copies."""
-        last = [part.split(len(part.ids) - 1) for part in parts]
-        room = self._module.max_rows - len(parts)
-        if sum(len(first.ids) for first, _ in last) > room:
+        """Compute columns; of the last of each part the logits, valid until the next pass, and the row that a next
+        column takes."""
+        if sum(len(part.ids) for part in parts) > self._module.max_rows:
+            last = [part.split(len(part.ids) - 1) for part in parts]
             self._run(first for first, _ in last)
             parts = [one for _, one in last]
-        ends = np.cumsum([len(part.ids) for part in parts]) - 1
-        logits = self._module.run(
-            forward_batch(parts, wanted=ends.tolist()), (np.concatenate([part.rows for part in parts]),)
-        )
+        ends = [end - 1 for end in accumulate(len(part.ids) for part in parts)]
+        logits = self._module.run(forward_batch(parts, wanted=ends), (stacked([part.rows for part in parts]),))
         return list(logits), list(self._module.executable.feature("final").copy())
