@@ -16,6 +16,7 @@ from ninfer.artifact import Artifact
 from ninfer.errors import ArtifactError, ConfigError, UnsupportedError
 from ninfer.models.companion import DraftHeadConfig
 from ninfer.models.drafts import CompanionConfig, attach, read_companion
+from ninfer.models.registry import read_config
 
 LLAMA = tiny_llama.CONFIGS["uneven"]
 
@@ -109,6 +110,16 @@ def test_missing_and_foreign_tensors_are_named(model: Path, tmp_path: Path) -> N
 def test_a_model_is_no_draft(model: Path) -> None:
     with Artifact.open(model) as artifact, pytest.raises(UnsupportedError, match=r"target\.ninfer.*'llama'"):
         read_companion(artifact)
+
+
+def test_a_draft_is_no_model(model: Path, tmp_path: Path) -> None:
+    config = configs(model)["mtp"]
+    path = write_companion(tmp_path / "draft.ninfer", config, random_weights(config))
+    with (
+        Artifact.open(path) as artifact,
+        pytest.raises(UnsupportedError, match=r"draft\.ninfer is a draft, not a model"),
+    ):
+        read_config(artifact.architecture, artifact.config, file=artifact.path)
 
 
 def test_another_target_is_refused_by_both_names(model: Path, tmp_path: Path) -> None:

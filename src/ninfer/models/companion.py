@@ -10,6 +10,9 @@ from ninfer.errors import ConfigError
 from ninfer.models.blocks import AttentionHeads
 from ninfer.models.config_fields import MAX_LAYERS, ConfigFields
 
+COMPANIONS = ("mtp", "dflash", "draft_head")
+"""Architectures of files that are no model but belong to one."""
+
 SHORTLIST_HEAD, SHORTLIST_IDS = "shortlist.head", "shortlist.ids"
 
 

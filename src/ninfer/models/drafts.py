@@ -12,7 +12,14 @@ from ninfer.artifact import Artifact
 from ninfer.backends.base import Beside, Matrix, weight_names
 from ninfer.backends.options import RuntimeOptions
 from ninfer.errors import ArtifactError, ConfigError, UnsupportedError
-from ninfer.models.companion import SHORTLIST_HEAD, SHORTLIST_IDS, DraftHead, DraftHeadConfig, DraftTarget
+from ninfer.models.companion import (
+    COMPANIONS,
+    SHORTLIST_HEAD,
+    SHORTLIST_IDS,
+    DraftHead,
+    DraftHeadConfig,
+    DraftTarget,
+)
 from ninfer.models.dflash import PREDECESSOR, SUCCESSOR, DFlashConfig
 from ninfer.models.draft_model import DraftModel, DraftPass, DraftWeights, RowTable, SelectorTables
 from ninfer.models.loading import Model, backend_functions
@@ -24,13 +31,8 @@ from ninfer.ops.graph import Feature, Graph
 
 CompanionConfig = MTPConfig | DFlashConfig | DraftHeadConfig
 
-_KINDS: Mapping[str, Callable[..., CompanionConfig]] = {
-    "mtp": MTPConfig.read,
-    "dflash": DFlashConfig.read,
-    "draft_head": DraftHeadConfig.read,
-}
-
-COMPANIONS: tuple[str, ...] = tuple(_KINDS)
+_READERS = (MTPConfig.read, DFlashConfig.read, DraftHeadConfig.read)
+_KINDS: Mapping[str, Callable[..., CompanionConfig]] = dict(zip(COMPANIONS, _READERS, strict=True))
 
 
 def read_companion(companion: Artifact) -> CompanionConfig:

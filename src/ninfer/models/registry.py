@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from ninfer.errors import UnsupportedError
+from ninfer.models.companion import COMPANIONS
 from ninfer.models.llama import LlamaConfig
 from ninfer.models.qwen3_5 import Qwen35Config
 from ninfer.ops.graph import Feature, Graph
@@ -54,6 +55,8 @@ NAMES: tuple[str, ...] = tuple(_FAMILIES)
 
 def read_config(architecture: str, config: Mapping[str, Any], *, file: object = None) -> ModelConfig:
     """The checked configuration; UnsupportedError for an unknown family, ArtifactError for a wrong field."""
+    if architecture in COMPANIONS:
+        raise UnsupportedError(f"{file} is a draft, not a model; run the model it was made for with --draft {file}")
     if architecture not in _FAMILIES:
         raise UnsupportedError(f"architecture {architecture!r} is not supported; known: {', '.join(NAMES)}")
     return _FAMILIES[architecture](config, file=file)
