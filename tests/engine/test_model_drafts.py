@@ -13,6 +13,7 @@ from harness import Outcome, assert_all_memory_is_free, collect, run
 from make import tiny_drafts, tiny_hybrid, tiny_llama
 from make.tiny_drafts import mtp_config, target_in, write_companion
 from ninfer.artifact import Artifact
+from ninfer.cache import StateLayout
 from ninfer.decoding import SamplingParams
 from ninfer.engine import (
     Engine,
@@ -22,7 +23,9 @@ from ninfer.engine import (
     detect_hardware,
     load_engine,
     plan_engine,
+    planning,
 )
+from ninfer.engine.plan import StatePlan
 from ninfer.errors import ConfigError, NInferError
 from ninfer.models.companion import DraftHeadConfig
 from ninfer.models.mtp import LAYER
@@ -142,6 +145,35 @@ def test_a_module_that_reads_the_row_before_is_one_token_behind(kind: str, tmp_p
         counts = run(engine, GenerationRequest((4, 9, 33), max_new=40, stop=ENDLESS)).finished.rounds.counts
     assert counts.drafted > 0
     assert counts.accepted == 0
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+@pytest.mark.parametrize("rollback", [None, "slots", "replay"])
+def test_drafts_after_every_accept_count_are_those_of_the_whole_text(
+    window: int, rollback: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that is right about the tokens of its shortlist: how many of each draft hold is known beforehand."""
+    made = files("own-shortlist", tmp_path, reads="embedding")
+    following = chain_of_tokens(HYBRID.num_decodable)
+    with Artifact.open(made["draft"]) as draft:
+        known = {int(token) for token in draft.array("shortlist.ids")}
+    if rollback is not None:
+        layout = StateLayout(rollback, 1 + window)  # type: ignore[arg-type]  # the table has plain strings
+        monkeypatch.setattr(planning, "plan_state", lambda *_, **__: (StatePlan(layout), None))
+    with Artifact.open(made["target"]) as artifact, engine_of(made, artifact, draft_tokens=window) as engine:
+        outcome = run(engine, GenerationRequest((4, 9, 33), max_new=120, stop=ENDLESS))
+    ids, accepted = [int(following[33])], []
+    while len(ids) < 120:
+        room = min(window, 120 - len(ids) - 1)
+        text = [ids[-1]]
+        while len(text) <= room and int(following[text[-1]]) in known:
+            text.append(int(following[text[-1]]))
+        accepted.append(len(text) - 1)
+        ids += [*text[1:], int(following[text[-1]])]
+    assert outcome.ids == ids
+    assert outcome.finished.rounds.counts.accepted == sum(accepted)
+    assert outcome.finished.rounds.counts.rounds == len(accepted)
+    assert set(accepted) >= set(range(min(window, 3) + 1))
 
 
 REQUESTS = [

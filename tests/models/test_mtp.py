@@ -320,3 +320,19 @@ def test_a_wrong_shortlist_is_refused(wrong: list[float], tmp_path: Path) -> Non
         with pytest.raises(ArtifactError, match=r"wrong\.ninfer: shortlist\.ids"):
             load_draft(find_mtp(target, draft, shortlist=True), model, LANES)
         model.close()
+
+
+def test_more_pending_columns_than_a_pass_has_rows_give_the_same_drafts(tmp_path: Path) -> None:
+    files = write("plain", tmp_path)
+    with proposer(files, BACKENDS[-1]) as (drafts, given, _):
+        found = []
+        for together in (True, False):
+            live = texts(3, LLAMA.vocab_size, LLAMA.hidden_size)
+            for _ in range(MAX_PENDING):
+                observe(drafts, given, [(text, 1, text.done + 2) for text in live])
+            tasks = [text.task(3) for text in live]
+            assert sum(len(drafts._pending[text.id].ids) for text in live) > drafts._module.max_rows
+            found.append(drafts.propose(tasks) if together else [drafts.propose([task])[0] for task in tasks])
+            for text in live:
+                drafts.forget(text.id)
+    assert found[0] == found[1]
