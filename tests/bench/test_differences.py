@@ -96,6 +96,16 @@ def test_every_value_of_the_plans_counts() -> None:
     assert find_differences(left, make_run("r", PROMPTS)).kind == "repeatability"
 
 
+def test_members_of_what_a_plan_does_not_have_do_not_apply_there() -> None:
+    left = make_run("l", PROMPTS, plan={"speculation": None, "old": 1})
+    right = make_run("r", PROMPTS, {"draft.backend": "mtp"}, plan={"speculation": {"window": 4, "deep": {"x": 1}}})
+    assert find_differences(left, right).consequences == (
+        Difference("plan.old", 1, UNRECORDED),
+        Difference("plan.speculation.window", None, 4),
+        Difference("plan.speculation.deep.x", None, 1),
+    )
+
+
 @pytest.mark.parametrize("name", [name for name, meaning in FACTS.items() if meaning.is_required])
 def test_a_required_fact_that_nobody_recorded_forbids_comparing(name: str) -> None:
     found = between({name: UNSTATED}, {name: UNSTATED})

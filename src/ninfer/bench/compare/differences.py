@@ -134,14 +134,27 @@ def _is_planned(fact: Fact) -> bool:
 
 
 def _plan_differences(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> Iterator[Difference]:
-    """Values that differ between two plans; nothing where one run has none, since its facts stand for it."""
+    """Values that differ between two plans; nothing where one run has none, since its facts stand for it.
+
+    Members of what is null in the other plan do not apply there, so they are null there too.
+    """
     if left is None or right is None:
         return
     a, b = dict(_leaves(left)), dict(_leaves(right))
     for name in dict.fromkeys((*a, *b)):
-        x, y = a.get(name, UNRECORDED), b.get(name, UNRECORDED)
+        if any(other.startswith(f"{name}.") for other in (*a, *b)):
+            continue  # null in one plan; the members in the other one tell the difference
+        x, y = _value_in(a, name), _value_in(b, name)
         if isinstance(x, Unrecorded) or isinstance(y, Unrecorded) or not are_equal(x, y):
             yield Difference(name, x, y)
+
+
+def _value_in(leaves: Mapping[str, Value], name: str) -> Value | Unrecorded:
+    while name not in leaves and "." in name:
+        name = name.rpartition(".")[0]
+        if leaves.get(name, UNRECORDED) is None:
+            return None
+    return leaves.get(name, UNRECORDED)
 
 
 def _leaves(plan: Mapping[str, Any], prefix: str = "plan") -> Iterator[tuple[str, Value]]:

@@ -58,15 +58,11 @@ def _draft_facts(plan: Mapping[str, Any]) -> dict[str, Fact]:
             "adaptive": Fact(speculation["adaptive"], "auto" if is_auto else "chosen"),
             "rule": Fact(speculation["rule"], "chosen"),
         }
-        has_model = speculation["method"] != "ngram"
-        if not has_model or "lm_head_draft" not in asked:
-            drafts |= stated({"head": "full" if has_model else None}, "default")
+        if speculation["method"] == "ngram":
+            drafts |= stated({"head": None, "digest": None}, "default")
         else:
-            drafts |= stated({"head": "optimized" if asked["lm_head_draft"] else "full"}, "chosen")
-        if asked.get("draft") is None:
-            drafts |= stated({"digest": None}, "default")
-        elif "draft_digest" in plan:
-            drafts |= stated({"digest": plan["draft_digest"]}, "observed")
+            head = "full" if speculation["shortlist"] is None else "optimized"
+            drafts |= {"head": Fact(head, "chosen"), "digest": _observed(speculation["draft_digest"])}
     return {f"draft.{name}": fact for name, fact in drafts.items()}
 
 
