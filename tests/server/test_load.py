@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,7 @@ def test_one_more_than_there_are_places_is_told_when_to_come_back(tmp_path: Path
             assert (error["code"], error["type"]) == ("server_overloaded", "rate_limit_error")
             assert "2 requests are waiting" in error["message"]
             assert 1 <= int(refused.headers["retry-after"]) <= 60
+            assert refused.headers["x-ninfer-queue-position"] == "2"
         assert live.client.get("/health").json() == {"status": "ok"}
         gate.open()
         answers = [future.result(timeout=20) for future in waiting]
@@ -133,6 +135,35 @@ def test_a_request_that_takes_too_long_ends_with_an_error(tmp_path: Path, stream
         assert error["code"] == "request_timeout"
         (row,) = live.rows("request_error")
         assert 3 <= row["result"]["completion_tokens"] <= 5
+        gate.open()
+        live.alive()
+
+
+STREAMS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 60, "ignore_eos": True},
+    "/v1/completions": {"prompt": "hello", **LONG},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 60},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 60},
+}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_that_takes_too_long_ends_with_its_protocols_error(tmp_path: Path, path: str) -> None:
+    """C103: on every endpoint, and nothing that looks like a clean end behind it."""
+    with gated(tmp_path, request_timeout_ms=700) as (live, gate, clients):
+        gate.allow(2)
+        body = {**STREAMS[path], "temperature": 0, "stream": True}
+        future = clients.submit(httpx.post, f"{live.url}{path}", json=body, timeout=30)
+        wait_until(lambda: live.engine.counters.completion == 2)
+        pause(0.8)
+        gate.allow(2)
+        response = future.result(timeout=20)
+        assert response.status_code == 200
+        events = [json.loads(data) for data in re.findall(r"^data: (\{.*)$", response.text, re.MULTILINE)]
+        told = [event.get("error") or event for event in events if "error" in event or event.get("type") == "error"]
+        assert told[0]["code"] == "request_timeout"
+        for word in ("[DONE]", "message_stop", "response.completed", "response.incomplete"):
+            assert word not in response.text
         gate.open()
         live.alive()
 

@@ -10,7 +10,10 @@ from ninfer.errors import BackendError, EngineFailedError, InvariantError, NInfe
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error as a client sees it, in no protocol's words. `code`: a stable machine word."""
+    """An error as a client sees it, in no protocol's words.
+
+    code: a stable machine word. position: requests that wait in front, where the server is full.
+    """
 
     status: int
     type: str
@@ -18,9 +21,15 @@ class Fault:
     message: str
     param: str | None = None
     retry_after_s: float | None = None
+    position: int | None = None
 
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after_s is None else {"retry-after": str(math.ceil(self.retry_after_s))}
+        found = {}
+        if self.retry_after_s is not None:
+            found["retry-after"] = str(math.ceil(self.retry_after_s))
+        if self.position is not None:
+            found["x-ninfer-queue-position"] = str(self.position)
+        return found
 
 
 INVALID = "invalid_request_error"
@@ -72,6 +81,7 @@ def fault_of(error: BaseException) -> Fault:
         str(error),
         getattr(error, "param", None),
         getattr(error, "retry_after_s", None),
+        getattr(error, "position", None),
     )
 
 
