@@ -40,6 +40,10 @@ demo: $(VENV)/.product
 	$(BIN)/ninfer pull smollm2
 	$(PIP) install --quiet "openai>=1.50"
 	$(BIN)/python examples/serve_and_ask.py smollm2 "What is the capital of France?"
+	rm -rf build/demo
+	$(BIN)/ninfer bench scenarios smollm2 smollm2:spec=ngram --out build/demo/runs \
+	  --suite workloads --scenario copy --language en --max-new 96 --repeats 3
+	$(BIN)/ninfer bench compare build/demo/runs --out build/demo/report
 
 lint: $(VENV)/.product $(VENV)/.dev
 	$(BIN)/ruff check .
