@@ -104,6 +104,21 @@ def test_completions(client: openai.OpenAI) -> None:
     assert "Paris" in whole.choices[0].text
 
 
+def test_responses_whole_streamed_and_continued(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "smollm2", "temperature": 0, "max_output_tokens": 40}
+    question = str(QUESTION[0]["content"])
+    whole = client.responses.create(input=question, **fields)
+    assert "Paris" in whole.output_text
+    events = list(client.responses.create(input=question, stream=True, **fields))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    chained = client.responses.create(input="And of Spain?", previous_response_id=whole.id, **fields)
+    assert whole.usage is not None
+    assert chained.usage is not None
+    assert chained.usage.input_tokens > whole.usage.total_tokens
+    assert client.responses.retrieve(chained.id).output_text == chained.output_text
+
+
 def test_errors_are_the_clients_own_classes(client: openai.OpenAI, served: tuple[str, Path]) -> None:
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model="smollm2", messages=QUESTION, temperature=3)
@@ -160,6 +175,32 @@ def test_a_signal_lets_an_answer_end(start_ninfer: Start, smollm2: Path, tmp_pat
         assert [line for line in lines if line][-1] == "data: [DONE]"
     _, err = process.communicate(timeout=30)
     assert process.returncode == ExitCode.OK, err.decode()
+
+
+BREAKING = """
+from ninfer.cli.main import main
+from ninfer.engine import loading
+from ninfer.engine.testing import FaultyModel
+load = loading.load_model
+loading.load_model = lambda *found: FaultyModel(load(*found), raise_at={3: ValueError("broken")})
+main()
+"""
+
+
+def test_an_engine_that_breaks_ends_the_process_and_tells_its_clients(smollm2: Path) -> None:
+    """C119: a supervisor sees it, and every client does."""
+    command = [sys.executable, "-c", BREAKING, "serve", str(smollm2), "--port", "0", "--model-id", "smollm2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            body = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
+            answer = httpx.post(f"{ready(process)}/v1/completions", json=body, timeout=60).text
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    *parts, last = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
+    assert parts
+    assert last["error"]["code"] == "engine_failed"
+    assert process.returncode == ExitCode.BUG, err.decode()
 
 
 def test_a_killed_server_leaves_whole_lines_and_the_next_one_goes_on(
