@@ -16,6 +16,7 @@ from make.field_report import write_field_report
 from make.run_records import make_prompts, make_row, make_run, write_run
 from ninfer.bench.compare.comparison import Comparison, compare
 from ninfer.bench.records.reader import read_run
+from ninfer.bench.records.schema import Stamps
 from ninfer.bench.report.comparison_report import comparison_document
 from ninfer.bench.report.document import Bullets, Document, Heading, Paragraph, Plot, Table
 from ninfer.bench.report.html import to_html
@@ -136,7 +137,7 @@ def test_every_finding_has_its_sentence_and_consequence() -> None:
 def test_no_sentence_is_left_over() -> None:
     files = [path for path in SOURCE.rglob("*.py") if path.name != "words.py"]
     code = "".join(path.read_text(encoding="utf-8") for path in files) + '"separator"'
-    prefixes = ("saw ", "means ", "conclude ", "pair ")
+    prefixes = ("saw ", "means ", "conclude ", "pair ", "latency ")
     assert [key for key in WORDS if not key.startswith(prefixes) and f'"{key}"' not in code] == []
 
 
@@ -241,6 +242,17 @@ def test_failed_requests_show_at_the_top_and_in_the_exit_code(
     top = capsys.readouterr().out.partition("\n## ")[0]
     assert "is invalid: l: 1 of 2 requests failed (stream cut)" in top
     assert "1 of 4 requests failed" in top
+
+
+def test_waiting_in_the_client_counts_from_the_planned_time(tmp_path: Path) -> None:
+    """C170: a request that was planned for second 0 and sent at second 3 took 4.1 s, not 1.1 s."""
+    stamps = Stamps(planned_unix_ns=0, sent_unix_ns=3_000_000_000, ended_unix_ns=4_100_000_000)
+    for name in ("l", "r"):
+        write_run(tmp_path / name, make_run(name, PROMPTS), PROMPTS, [make_row(stamps=stamps)])
+    text = to_markdown(comparison_document(compare([read_run(tmp_path / name) for name in ("l", "r")])))
+    assert "| request | 1,100.0 / 1,100.0 |" in text
+    assert "| request, from its planned time | 4,100.0 / 4,100.0 |" in text
+    assert "| sent late | 1 / 1 | 1 / 1 |" in text
 
 
 def test_plots_are_part_of_a_page_only(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ninfer.bench.compare.audit import num_empty, num_truncated
 from ninfer.bench.compare.comparison import Comparison
-from ninfer.bench.compare.quantities import ACCEPTANCE, DECODE_RATE
+from ninfer.bench.compare.quantities import ACCEPTANCE, DECODE_RATE, ROUND_TIME, TOKENS_PER_ROUND
 from ninfer.bench.report.conclusion import conclusions, one_difference
 from ninfer.bench.report.document import Block, Bullets, Document, Heading, Paragraph, Table
 from ninfer.bench.report.findings import finding_lines
 from ninfer.bench.report.numbers import NOTHING, fact_text, fixed, percent
-from ninfer.bench.report.overview import overview_section, runs_section, scenarios_section
+from ninfer.bench.report.overview import latency_section, overview_section, runs_section, scenarios_section
 from ninfer.bench.report.pair_sections import pairs_section
 from ninfer.bench.report.words import Language, Words
 
@@ -24,7 +24,16 @@ def comparison_document(comparison: Comparison, language: Language = "en") -> Do
     words = Words(language)
     blocks: list[Block] = [Paragraph(sentence, is_lead=True) for sentence in conclusions(comparison, words)]
     blocks.append(Paragraph(_totals(comparison, words)))
-    sections = (runs_section, overview_section, scenarios_section, pairs_section, _apart, _limits, _appendix)
+    sections = (
+        runs_section,
+        overview_section,
+        latency_section,
+        scenarios_section,
+        pairs_section,
+        _apart,
+        _limits,
+        _appendix,
+    )
     for part in sections:
         blocks += part(comparison, words)
     return Document(words("title", num=len(comparison.runs)), language, tuple(blocks))
@@ -87,6 +96,7 @@ def _appendix(comparison: Comparison, words: Words) -> Iterator[Block]:
         words("sources", runs=words.list([f"{run.name} `{run.run.digest[:16]}`" for run in comparison.runs]))
     )
     keys = ("scenario", "repeat", "prompt tokens", "completion tokens", "ttft", "prefill s", "decode s", "total s")
+    of_rounds = ("decode_rate", "acceptance", "tokens_per_round", "round_time")
     for run in comparison.runs:
         yield Heading(3, run.name)
         rows = [
@@ -98,11 +108,13 @@ def _appendix(comparison: Comparison, words: Words) -> Iterator[Block]:
                 *(fixed(getattr(row.seconds, name), 3) for name in ("ttft", "prefill", "decode", "total")),
                 fixed(DECODE_RATE.of([row]), 2),
                 percent(ACCEPTANCE.of([row])),
+                fixed(TOKENS_PER_ROUND.of([row]), 2),
+                fixed(None if (round_s := ROUND_TIME.of([row])) is None else 1000 * round_s, 1),
                 row.finish or (row.error or {}).get("kind", NOTHING),
             )
             for row in run.measured
         ]
-        yield Table((*map(words, keys), words("decode_rate"), words("acceptance"), words("finish")), tuple(rows))
+        yield Table(tuple(map(words, (*keys, *of_rounds, "finish"))), tuple(rows))
         facts = [
             (f"`{name}`", fact_text(fact.value, ""), words(fact.origin), fact.reason or "")
             for name, fact in run.run.facts.items()

@@ -8,12 +8,15 @@ from ninfer.bench.compare.audit import loads_of, num_empty, num_truncated
 from ninfer.bench.compare.comparison import Comparison
 from ninfer.bench.compare.quantities import DECODE_RATE, END_TO_END_RATE, PREFILL_RATE, TTFT
 from ninfer.bench.compare.split import rounds_of
+from ninfer.bench.load.latency import Latencies, latencies
 from ninfer.bench.records.reader import RunRecord
 from ninfer.bench.records.schema import RequestRow
 from ninfer.bench.report import plots
 from ninfer.bench.report.document import Block, Heading, Paragraph, Plot, Table
 from ninfer.bench.report.numbers import NOTHING, fact_text, fixed, percent, quantity_digits
 from ninfer.bench.report.words import Words
+
+PLANNED = "latency as planned"
 
 
 def runs_section(comparison: Comparison, words: Words) -> Iterator[Block]:
@@ -55,6 +58,24 @@ def overview_section(comparison: Comparison, words: Words) -> Iterator[Block]:
     if points:
         title = words("plot rounds")
         yield Plot(plots.rounds_plot(points, title, words("plot rounds across"), words("plot rounds upwards")), title)
+
+
+def latency_section(comparison: Comparison, words: Words) -> Iterator[Block]:
+    """Percentiles of what a client waits for, by run; nothing where no run has any."""
+    found = [latencies(run) for run in comparison.runs]
+    figures = [figure for figure in found[0].values if any(of_run.values[figure] for of_run in found)]
+    if not figures:
+        return
+    rows = [(words(f"latency {figure}"), *(_percentiles(of_run, figure) for of_run in found)) for figure in figures]
+    if any(of_run.values[PLANNED] for of_run in found):
+        rows.append((words("late"), *(f"{of_run.late} / {of_run.requests}" for of_run in found)))
+    yield Paragraph(words("latency note"))
+    yield Table((words("latency"), *(run.name for run in comparison.runs)), tuple(rows))
+
+
+def _percentiles(of_run: Latencies, figure: str) -> str:
+    median, high = (of_run.quantile(figure, q) for q in (0.5, 0.99))
+    return NOTHING if median is None or high is None else f"{fixed(1000 * median, 1)} / {fixed(1000 * high, 1)}"
 
 
 def _overview_column(run: RunRecord, words: Words) -> Iterator[tuple[str, str]]:

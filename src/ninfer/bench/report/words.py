@@ -61,6 +61,15 @@ WORDS: dict[str, tuple[str, str]] = {
     "total s": ("total, s", "total s"),
     "finish": ("finish", "finish"),
     "repeat": ("repeat", "重复"),
+    "latency": ("ms, median / 99 %", "ms，中位 / 99 %"),
+    "latency TTFT": ("TTFT", "TTFT"),
+    "latency first answer": ("first token of the answer", "回答首 token"),
+    "latency TPOT": ("time per token (TPOT)", "每 token 时间（TPOT）"),
+    "latency token gap": ("gap between tokens", "token 间隔"),
+    "latency stall": ("longest stall of a request", "单请求最长停顿"),
+    "latency latency": ("request", "请求"),
+    "latency latency as planned": ("request, from its planned time", "请求（自计划时刻起）"),
+    "late": ("sent late", "迟发"),
     # Values
     "unrecorded": ("unrecorded", "未记录"),
     "nobody": ("none", "无"),
@@ -158,6 +167,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "time": (
         "Mean request time changes by {seconds} s; the parts add up to it:",
         "平均请求时间变化 {seconds} s，各部分之和即为此值：",
+    ),
+    "latency note": (
+        "Latencies over all requests that ended well; those as planned count waiting in the client.",
+        "所有正常结束请求的延迟；自计划时刻起者计入客户端内的等待。",
     ),
     "overview note": (
         "Side by side in the order named, for reading only: figures of different columns are compared in section 4 or "
