@@ -274,7 +274,7 @@ def test_rows_kept_without_drafting_are_bounded(tmp_path: Path) -> None:
         (text,) = texts(1, LLAMA.vocab_size, LLAMA.hidden_size)
         for count in [40, *[1] * 30]:
             observe(drafts, given, [(text, count, text.done + count + 1)])
-            assert len(drafts._pending[text.id].ids) <= MAX_PENDING
+            assert 1 <= drafts._backlog.count(text.id) <= MAX_PENDING
         assert_drafts(oracle_of(files, source), text, drafts.propose([text.task(5)])[0], 5)
 
 
@@ -331,7 +331,7 @@ def test_more_pending_columns_than_a_pass_has_rows_give_the_same_drafts(tmp_path
             for _ in range(MAX_PENDING):
                 observe(drafts, given, [(text, 1, text.done + 2) for text in live])
             tasks = [text.task(3) for text in live]
-            assert sum(len(drafts._pending[text.id].ids) for text in live) > drafts._module.max_rows
+            assert sum(drafts._backlog.count(text.id) for text in live) > drafts._module.max_rows
             found.append(drafts.propose(tasks) if together else [drafts.propose([task])[0] for task in tasks])
             for text in live:
                 drafts.forget(text.id)

@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.decoding.proposer import Ids
+from ninfer.decoding.proposer import Committed, DraftTask, Ids
+from ninfer.errors import InvariantError
 from ninfer.models.batch import ForwardBatch, SequenceRows
 from ninfer.ops.graph import Feature
 
@@ -54,11 +55,52 @@ class Columns:
         return Columns(other.pages, self.position, ids, rows)
 
 
+class Backlog:
+    """Columns that have not run yet, by sequence; of each at most `MAX_PENDING`."""
+
+    def __init__(self) -> None:
+        self._columns: dict[int, Columns] = {}
+
+    def add(self, committed: Committed, ids: Ids, rows: Rows, *, keep: int) -> Columns:
+        """Take up the columns of rows that became final. What it gives should run now, often nothing: where too many
+        would be kept, all but the last `keep`."""
+        columns = Columns(committed.pages.copy(), committed.position, ids, rows)
+        kept = self._columns.get(committed.sequence)
+        # A sequence whose memory was taken is told from its start again.
+        if kept is not None and kept.end == columns.position:
+            columns = kept.followed_by(columns)
+        due, columns = columns.split(len(columns.ids) - keep if len(columns.ids) > MAX_PENDING else 0)
+        # The target's rows are a view that its next step overwrites.
+        self._columns[committed.sequence] = Columns(columns.pages, columns.position, columns.ids, columns.rows.copy())
+        return due
+
+    def count(self, sequence: int) -> int:
+        """Columns that wait."""
+        return len(self._columns[sequence].ids) if sequence in self._columns else 0
+
+    def is_known(self, task: DraftTask) -> bool:
+        """Whether the sequence was told of, up to its last token but one."""
+        kept = self._columns.get(task.sequence)
+        if kept is not None and kept.end != len(task.tokens) - 1:
+            raise InvariantError(f"columns up to {kept.end} of a sequence that has {len(task.tokens)} tokens")
+        return kept is not None
+
+    def take(self, sequence: int) -> Columns:
+        """The columns that wait, which are about to run."""
+        columns, self._columns[sequence] = self._columns[sequence].split(self.count(sequence))
+        return columns
+
+    def forget(self, sequence: int) -> None:
+        self._columns.pop(sequence, None)
+
+
 def in_batches(parts: Iterable[Columns], max_rows: int) -> Iterator[list[Columns]]:
     """The parts in order, cut so that no batch has more than `max_rows` columns."""
     batch: list[Columns] = []
     room = max_rows
     for part in parts:
+        if not len(part.ids):
+            continue
         rest = part
         while len(rest.ids) > room:
             if room:

@@ -15,15 +15,7 @@ import numpy as np
 from ninfer.decoding import filters
 from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask, Ids
 from ninfer.decoding.proposers.choice import Logits, choose
-from ninfer.decoding.proposers.columns import (
-    MAX_PENDING,
-    Columns,
-    FeatureSource,
-    Rows,
-    forward_batch,
-    in_batches,
-    stacked,
-)
+from ninfer.decoding.proposers.columns import Backlog, Columns, FeatureSource, Rows, forward_batch, in_batches, stacked
 from ninfer.decoding.random import Purpose, uniform
 from ninfer.decoding.sampler import Candidates
 from ninfer.errors import InvariantError
@@ -45,12 +37,12 @@ class DFlashProposer:
         self._draft = draft
         self._config = draft.module
         self._context, self._block = draft.passes
-        self._pending: dict[int, Columns] = {}
+        self._backlog = Backlog()
         self.max_window = self._config.block_size - 1
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:
-        known = [index for index, task in enumerate(tasks) if self._is_known(task)]
-        self._run(self._take(tasks[index].sequence) for index in known)
+        known = [index for index, task in enumerate(tasks) if self._backlog.is_known(task)]
+        self._run(self._backlog.take(tasks[index].sequence) for index in known)
         drafts = [NO_DRAFT] * len(tasks)
         together = self._block.max_rows // self._config.block_size
         for first in range(0, len(known), together):
@@ -62,47 +54,25 @@ class DFlashProposer:
     def observe(self, committed: Sequence[Committed]) -> None:
         features = [self._target.feature(layer) for layer in self._config.feature_layers]
         due: list[Columns] = []
-        for kept_rows in committed:
-            mine = slice(kept_rows.row, kept_rows.row + kept_rows.count)
+        for kept in committed:
+            mine = slice(kept.row, kept.row + kept.count)
             rows = np.concatenate([feature[mine] for feature in features], axis=1)
-            ids = np.zeros(kept_rows.count, np.int32)
-            columns = Columns(kept_rows.pages.copy(), kept_rows.position, ids, rows)
-            kept = self._pending.get(kept_rows.sequence)
-            # A sequence whose memory was taken is told from its start again.
-            if kept is not None and kept.end == columns.position:
-                columns = kept.followed_by(columns)
-            if len(columns.ids) > MAX_PENDING:
-                early, columns = columns.split(len(columns.ids))
-                due.append(early)
-            self._pending[kept_rows.sequence] = columns
+            due.append(self._backlog.add(kept, np.zeros(kept.count, np.int32), rows, keep=0))
         self._run(due)
 
     def settle(self, sequence: int) -> None:
-        if sequence in self._pending:
-            self._run([self._take(sequence)])
+        if self._backlog.count(sequence):
+            self._run([self._backlog.take(sequence)])
 
     def forget(self, sequence: int) -> None:
-        self._pending.pop(sequence, None)
+        self._backlog.forget(sequence)
 
     def close(self) -> None:
-        self._pending.clear()
         self._draft.close()
-
-    def _is_known(self, task: DraftTask) -> bool:
-        kept = self._pending.get(task.sequence)
-        if kept is not None and kept.end != len(task.tokens) - 1:
-            raise InvariantError(f"context up to {kept.end} of a sequence that has {len(task.tokens)} tokens")
-        return kept is not None
-
-    def _take(self, sequence: int) -> Columns:
-        """The columns of a sequence, which are about to run."""
-        columns = self._pending[sequence]
-        _, self._pending[sequence] = columns.split(len(columns.ids))
-        return columns
 
     def _run(self, parts: Iterable[Columns]) -> None:
         """Leave keys and values of context rows."""
-        for batch in in_batches((part for part in parts if len(part.ids)), self._context.max_rows):
+        for batch in in_batches(parts, self._context.max_rows):
             self._context.run(forward_batch(batch, wanted=()), (stacked([part.rows for part in batch]),))
 
     def _fill(self, tasks: Sequence[DraftTask]) -> list[Draft]:

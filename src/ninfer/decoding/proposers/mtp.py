@@ -18,15 +18,7 @@ import numpy as np
 
 from ninfer.decoding.proposer import NO_DRAFT, Committed, Draft, DraftTask
 from ninfer.decoding.proposers.choice import choose
-from ninfer.decoding.proposers.columns import (
-    MAX_PENDING,
-    Columns,
-    FeatureSource,
-    Rows,
-    forward_batch,
-    in_batches,
-    stacked,
-)
+from ninfer.decoding.proposers.columns import Backlog, Columns, FeatureSource, Rows, forward_batch, in_batches, stacked
 from ninfer.decoding.sampler import Candidates
 from ninfer.errors import InvariantError
 from ninfer.models.draft_model import DraftModel
@@ -47,13 +39,13 @@ class MTPProposer:
         self._target = target
         self._draft = draft
         self._module = draft.passes[0]
-        self._pending: dict[int, Columns] = {}
+        self._backlog = Backlog()
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Draft]:
-        known = [index for index, task in enumerate(tasks) if self._has_rows(task)]
+        known = [index for index, task in enumerate(tasks) if self._has_column(task)]
         ids: list[list[int]] = [[] for _ in tasks]
         drawn: list[list[Candidates]] = [[] for _ in tasks]
-        columns = [self._take(tasks[index].sequence) for index in known]
+        columns = [self._backlog.take(tasks[index].sequence) for index in known]
         while known:
             following: list[Columns] = []
             for index, one, logits, row in zip(known, columns, *self._run_for_tokens(columns), strict=True):
@@ -73,48 +65,29 @@ class MTPProposer:
     def observe(self, committed: Sequence[Committed]) -> None:
         features = self._target.feature("final")
         due: list[Columns] = []
-        for rows in committed:
-            behind = rows.position + rows.count
-            ids = rows.tokens[rows.position + 1 : behind + 1].astype(np.int32)
-            columns = Columns(rows.pages.copy(), rows.position, ids, features[rows.row : rows.row + rows.count])
-            kept = self._pending.get(rows.sequence)
-            # A sequence whose memory was taken is told from its start again.
-            if kept is not None and kept.end == rows.position:
-                columns = kept.followed_by(columns)
-            if len(columns.ids) > MAX_PENDING:
-                early, columns = columns.split(len(columns.ids) - 1)
-                due.append(early)
-            # The target's rows are a view that its next step overwrites.
-            self._pending[rows.sequence] = Columns(columns.pages, columns.position, columns.ids, columns.rows.copy())
+        for kept in committed:
+            ids = kept.tokens[kept.position + 1 : kept.position + kept.count + 1].astype(np.int32)
+            rows = features[kept.row : kept.row + kept.count]
+            due.append(self._backlog.add(kept, ids, rows, keep=1))
         self._run(due)
 
     def settle(self, sequence: int) -> None:
-        if sequence in self._pending:
-            self._run([self._take(sequence)])
+        if self._backlog.count(sequence):
+            self._run([self._backlog.take(sequence)])
 
     def forget(self, sequence: int) -> None:
-        self._pending.pop(sequence, None)
+        self._backlog.forget(sequence)
 
     def close(self) -> None:
-        self._pending.clear()
         self._draft.close()
 
-    def _has_rows(self, task: DraftTask) -> bool:
+    def _has_column(self, task: DraftTask) -> bool:
         """Whether there is a column whose token was not drafted yet."""
-        kept = self._pending.get(task.sequence)
-        if kept is not None and kept.end != len(task.tokens) - 1:
-            raise InvariantError(f"columns up to {kept.end} of a sequence that has {len(task.tokens)} tokens")
-        return kept is not None and len(kept.ids) > 0
-
-    def _take(self, sequence: int) -> Columns:
-        """The columns of a sequence, which are about to run."""
-        columns = self._pending[sequence]
-        _, self._pending[sequence] = columns.split(len(columns.ids))
-        return columns
+        return self._backlog.is_known(task) and self._backlog.count(task.sequence) > 0
 
     def _run(self, parts: Iterable[Columns]) -> None:
         """Compute columns for their keys and values alone."""
-        for batch in in_batches((part for part in parts if len(part.ids)), self._module.max_rows):
+        for batch in in_batches(parts, self._module.max_rows):
             self._module.run(forward_batch(batch, wanted=()), (stacked([part.rows for part in batch]),))
 
     def _run_for_tokens(self, parts: Sequence[Columns]) -> tuple[list[Rows], list[Rows]]:
