@@ -142,9 +142,10 @@ def test_drafts_change_no_bit_of_an_answer(
 
 
 def test_the_answers_are_not_trivial(plain) -> None:  # type: ignore[no-untyped-def]
+    """Greedy texts of random weights may repeat one token; most of these do not."""
     for family in ("llama", "hybrid"):
-        assert plain(family, "bf16") != plain(family, "int8") or family == "llama"
-        assert all(len(set(ids)) > 2 for ids in plain(family, "int8"))
+        assert sum(len(set(ids)) > 5 for ids in plain(family, "int8")) > len(REQUESTS) / 2
+    assert plain("hybrid", "bf16") != plain("hybrid", "int8")
 
 
 TEXTS = [

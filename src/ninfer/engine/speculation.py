@@ -55,7 +55,8 @@ class Speculation:
                 raise InvariantError(f"{len(draft.ids)} tokens drafted for {task}")
             if self._rule == "replay" and draft.distributions is not None:
                 draft = replace(draft, distributions=None)
-            rows[index] = replace(rows[index], count=1 + len(draft.ids), draft=draft)
+            if draft.ids:
+                rows[index] = ScheduledRows(rows[index].sequence, 1 + len(draft.ids), True, draft)
         return StepPlan(tuple(rows), plan.num_decoding)
 
     def _task(self, sequence: Sequence, windows: tuple[int, ...]) -> DraftTask:

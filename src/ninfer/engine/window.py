@@ -31,7 +31,7 @@ EXPLORE_EVERY = 50
 """Rounds after which a grade of drafts leaves its best window once, by turns for one token more and for none at all:
 what is not tried is not learned."""
 
-RECONSIDER_EVERY = 16
+RECONSIDER_EVERY = 64
 """Rounds without a draft after which a window is computed again: costs may have changed."""
 
 STEADY_GAINS = (1 / 4, 1 / 128)
@@ -257,8 +257,7 @@ class AutoWindow:
         for lane, one in zip(lanes, followed, strict=True):
             if one.stale or one.age >= RECONSIDER_EVERY:
                 self._decide(one, lane.length, rows - one.rows, tokens - one.tokens)
-            tried = [self._window(one, grade) for grade in range(self._num_grades)]
-            decided.append(tuple(min(window, lane.room) for window in tried))
+            decided.append(tuple([min(self._window(one, grade), lane.room) for grade in range(self._num_grades)]))
         return decided
 
     def record(self, results: Sequence[DraftResult], cost: StepCost | None) -> None:

@@ -27,7 +27,11 @@ MAX_MATCH = 32
 MAX_TABLE_BITS = 17
 """A table of 2**17 places is 512 KiB; beyond 65,536 tokens old places are overwritten more and more often."""
 
+FEW_ROWS = 16
+"""Up to so many new positions are hashed one by one: array operations cost a microsecond each, however short."""
+
 _MULTIPLIER = 0x9E3779B97F4A7C15  # an odd number near 2**64 / golden ratio: spreads the products over the high bits
+_MASK = 2**64 - 1
 
 
 def table_bits(max_context: int) -> int:
@@ -92,7 +96,7 @@ class _Places:
     """Where the keys of one sequence ended last."""
 
     def __init__(self, bits: int) -> None:
-        self._shift = np.uint64(64 - bits)
+        self._shift = 64 - bits
         self._tables = [np.full(1 << bits, -1, dtype=np.int32) for _ in KEY_LENGTHS]
         self._num_added = 0
 
@@ -100,31 +104,43 @@ class _Places:
         """Take up keys that end within the first `count` tokens, which are followed by at least one more."""
         for length, table in zip(KEY_LENGTHS, self._tables, strict=True):
             first = max(self._num_added, length - 1)
-            if first < count:
+            if count - first > FEW_ROWS:
                 # Of equal indices NumPy keeps the last, which is the latest place.
-                table[self._hash(tokens[first - length + 1 : count], length)] = np.arange(first, count)
+                table[self._hashes(tokens[first - length + 1 : count], length)] = np.arange(first, count)
+            elif first < count:
+                new = tokens[first - length + 1 : count].tolist()
+                for offset in range(count - first):
+                    table[self._hash(new[offset : offset + length])] = first + offset
         self._num_added = count
 
     def find(self, tokens: Ids) -> tuple[int, int] | None:
         """The latest known place before the end where the last tokens stood, as the position of the last of them, and
         how many stood there; at least as many as the shortest key."""
+        last = tokens[-KEY_LENGTHS[0] :].tolist()
         for length, table in zip(KEY_LENGTHS, self._tables, strict=True):
             if len(tokens) > length:
-                position = int(table[self._hash(tokens[-length:], length)[0]])
+                position = int(table[self._hash(last[-length:])])
                 if position >= 0:
                     matched = _common_suffix(tokens[: position + 1], tokens)
                     if matched >= length:
                         return position, matched
         return None
 
-    def _hash(self, tokens: Ids, length: int) -> npt.NDArray[np.uint64]:
-        """The place in the table of every key of `length` in `tokens`."""
+    def _hash(self, key: list[int]) -> int:
+        """The place of one key in its table: a polynomial of its tokens modulo 2**64, of which the top bits count."""
+        mixed = 1
+        for token in key:
+            mixed = mixed * _MULTIPLIER + token & _MASK
+        return (mixed * _MULTIPLIER & _MASK) >> self._shift
+
+    def _hashes(self, tokens: Ids, length: int) -> npt.NDArray[np.uint64]:
+        """`_hash` of every key of `length` in `tokens`."""
         values = tokens.astype(np.uint64)
         count = len(values) - length + 1
-        mixed = values[:count] + np.uint64(1)
-        for offset in range(1, length):
+        mixed = np.ones(count, dtype=np.uint64)
+        for offset in range(length):
             mixed = mixed * np.uint64(_MULTIPLIER) + values[offset : offset + count]
-        return (mixed * np.uint64(_MULTIPLIER)) >> self._shift
+        return (mixed * np.uint64(_MULTIPLIER)) >> np.uint64(self._shift)
 
 
 def _common_suffix(first: Ids, second: Ids) -> int:
