@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 
 from ninfer.engine import EnginePlan
 from ninfer.engine.testing import FaultyModel
+from ninfer.server.response_store import ResponseStore
 from server.chatting import TEMPLATE, chat_server, whole
 from server.harness import MODEL_ID, Live, live_server, scripted
 
@@ -262,10 +264,36 @@ def test_what_is_kept_is_bounded_and_what_was_used_last_stays(tmp_path: Path) ->
         assert unkept["store"] is False
         assert live.client.get(f"/v1/responses/{unkept['id']}").status_code == 404
         assert [live.client.get(f"/v1/responses/{name}").status_code for name in ids] == [200, 404, 200, 200]
+        kept = live.metrics()["server"]["stored_responses"]
+        assert kept["count"] == 3
+        assert 0 < kept["bytes"] < kept["max_bytes"] == 64 << 20
+        for name in (ids[0], *ids[2:]):
+            live.client.delete(f"/v1/responses/{name}")
+        assert live.metrics()["server"]["stored_responses"]["bytes"] == 0
     (tmp_path / "none").mkdir()
     with chat_server(tmp_path / "none", TEXTS["text"], template=TEMPLATE, response_store_max_records=0) as live:
         assert answer(live)["store"] is False
         assert post(live, store=True).json()["error"]["param"] == "store"
+
+
+def test_bytes_bound_what_is_kept() -> None:
+    """Whatever the sizes: never above the limit, and an item is found while any answer has it."""
+    store = ResponseStore(100, 2000)
+    rng = Random(1)
+    for number in range(200):
+        items = [{"id": "shared", "text": ""}, {"id": f"i{number}", "text": "x" * rng.randrange(600)}]
+        assert store.put({"id": f"r{number}", "output": []}, items)
+        assert store.num_bytes <= 2000
+        assert store.get(f"r{number}").conversation() == items
+        assert store.find_item(f"i{number}") == items[1]
+        assert store.find_item("shared") == items[0]
+    assert not store.put({"id": "big", "output": []}, [{"id": "x", "text": "x" * 2000}])
+    assert len(store) > 1
+    kept = [number for number in range(200) if store.find_item(f"i{number}")]
+    assert len(kept) == len(store)
+    for number in kept:
+        store.delete(f"r{number}")
+    assert (len(store), store.num_bytes, store.find_item("shared")) == (0, 0, None)
 
 
 def test_a_turn_with_tools_comes_back_as_the_template_wants_it(tmp_path: Path) -> None:

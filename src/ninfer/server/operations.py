@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -63,63 +65,77 @@ def _operation(method: str, path: str, summary: str, answer: Mapping[str, Any], 
     return Operation(method, path, summary, answer, error, **more)
 
 
+@dataclass(frozen=True)
+class _Protocol:
+    """One protocol that generates. name: its word in logs; id_prefix: of answers; required: what a body must have."""
+
+    path: str
+    name: str
+    id_prefix: str
+    fields: type[msgspec.Struct]
+    required: str
+    neutral: Mapping[str, tuple[Any, ...]]
+    parse: Parse
+    answer: Mapping[str, Any]
+
+
 def _generating(server: Server, responses: Responses) -> Table:
-    chat, completions, messages = openai_chat, openai_completions, anthropic_messages
-    rows: list[tuple[str, Mapping[str, Any], type, str, Mapping[str, Any], Parse, str, str]] = [
-        (
-            "/v1/chat/completions",
-            answers.CHAT,
-            chat.ChatFields,
-            "messages",
-            chat.CHAT_NEUTRAL,
-            chat.parse,
-            "chat_completions",
-            "chatcmpl-",
+    protocols = [
+        _Protocol(
+            path="/v1/chat/completions",
+            name="chat_completions",
+            id_prefix="chatcmpl-",
+            fields=openai_chat.ChatFields,
+            required="messages",
+            neutral=openai_chat.CHAT_NEUTRAL,
+            parse=openai_chat.parse,
+            answer=answers.CHAT,
         ),
-        (
-            "/v1/completions",
-            answers.COMPLETION,
-            completions.CompletionFields,
-            "prompt",
-            completions.COMPLETION_NEUTRAL,
-            completions.parse,
-            "completions",
-            "cmpl-",
+        _Protocol(
+            path="/v1/completions",
+            name="completions",
+            id_prefix="cmpl-",
+            fields=openai_completions.CompletionFields,
+            required="prompt",
+            neutral=openai_completions.COMPLETION_NEUTRAL,
+            parse=openai_completions.parse,
+            answer=answers.COMPLETION,
         ),
-        (
-            RESPONSES,
-            answers.RESPONSE,
-            openai_responses.ResponseFields,
-            "input",
-            openai_responses.NEUTRAL,
-            responses.parse,
-            "responses",
-            "resp_",  # with the underscore, by which clients know such ids
+        _Protocol(
+            path=RESPONSES,
+            name="responses",
+            id_prefix="resp_",  # with the underscore, by which clients know such ids
+            fields=openai_responses.ResponseFields,
+            required="input",
+            neutral=openai_responses.NEUTRAL,
+            parse=responses.parse,
+            answer=answers.RESPONSE,
         ),
-        (
-            MESSAGES,
-            answers.ANTHROPIC_MESSAGE,
-            messages.MessageFields,
-            "messages",
-            messages.NEUTRAL,
-            messages.parse,
-            "messages",
-            "msg_",
+        _Protocol(
+            path=MESSAGES,
+            name="messages",
+            id_prefix="msg_",
+            fields=anthropic_messages.MessageFields,
+            required="messages",
+            neutral=anthropic_messages.NEUTRAL,
+            parse=anthropic_messages.parse,
+            answer=answers.ANTHROPIC_MESSAGE,
         ),
     ]
     table: Table = []
-    for path, answer, fields, required, neutral, parse, name, id_prefix in rows:
+    for one in protocols:
         operation = _operation(
             "POST",
-            path,
+            one.path,
             "Generate an answer.",
-            answer,
-            request=fields,
-            required=(required,),
-            neutral=neutral,
+            one.answer,
+            request=one.fields,
+            required=(one.required,),
+            neutral=one.neutral,
             streams=True,
         )
-        endpoint = GenerationEndpoint(server, name, parse, id_prefix=id_prefix, error_body=error_body_of(path))
+        error_body = error_body_of(one.path)
+        endpoint = GenerationEndpoint(server, one.name, one.parse, id_prefix=one.id_prefix, error_body=error_body)
         table.append((operation, endpoint))
     return table
 

@@ -45,5 +45,14 @@ def panel(server: Server, start_unix_s: float) -> dict[str, Any]:
             "kv_pages": {"used": plan.num_pages - engine.num_free_pages, "all": plan.num_pages},
             "state_slots": {"used": slots - engine.num_free_state_slots, "all": slots},
         },
-        "server": {"instance_id": accounts.instance, "start_unix_s": start_unix_s, "version": ninfer.__version__},
+        "server": {
+            "instance_id": accounts.instance,
+            "start_unix_s": start_unix_s,
+            "version": ninfer.__version__,
+            "stored_responses": {
+                "count": len(server.responses),
+                "bytes": server.responses.num_bytes,
+                "max_bytes": server.settings.response_store_bytes,
+            },
+        },
     }

@@ -44,6 +44,8 @@ class ServerCollector(Collector):
             ("kv_used_pages", "KV pages that hold something.", plan.num_pages - engine.num_free_pages),
             ("state_slots", "Slots of recurrent state; 0 for models without it.", slots),
             ("state_used_slots", "Slots that hold something.", slots - engine.num_free_state_slots),
+            ("stored_responses", "Answers kept for later requests.", len(self._server.responses)),
+            ("stored_response_bytes", "What they take.", self._server.responses.num_bytes),
             ("spec_decode_draft_window", "Tokens of a draft at most; 0 without drafts.", plan.verify_rows - 1),
         )
         for name, text, value in figures:
