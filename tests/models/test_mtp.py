@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,14 +259,41 @@ def test_a_sequence_without_new_rows_gets_no_draft(tmp_path: Path) -> None:
         observe(drafts, given, [(text, 30, 31), (other, 3, 4)])
         assert len(drafts.propose([text.task(2)])[0].ids) == 2
         assert [len(draft.ids) for draft in drafts.propose([text.task(2), other.task(5)])] == [0, 5]
-        observe(drafts, given, [(text, 2, 33)])
-        drafts.settle(text.id)
-        assert drafts.propose([text.task(2)])[0].ids == ()
-        observe(drafts, given, [(text, 1, 34)])
+        observe(drafts, given, [(text, 1, 32)])
         draft = drafts.propose([text.task(4)])[0]
         assert_drafts(oracle_of(files, source), text, draft, 4)
         drafts.forget(text.id)
         assert drafts.propose([text.task(2)])[0].ids == ()
+
+
+@pytest.mark.parametrize("length", [60, 63, 64, 65, 70])
+def test_a_settled_page_is_complete_and_never_written_again(length: int, tmp_path: Path) -> None:
+    """What lies behind the last full page goes on waiting for its draft."""
+    files = write("plain", tmp_path)
+    with proposer(files, BACKENDS[-1]) as (drafts, given, source):
+        oracle = oracle_of(files, source)
+        (text,) = texts(1, LLAMA.vocab_size, LLAMA.hidden_size)
+        observe(drafts, given, [(text, 55, 56)])
+        for _ in range(length - 55):
+            observe(drafts, given, [(text, 1, text.done + 2)])
+        drafts.settle(text.id)
+        assert drafts._backlog.count(text.id) == (length - 54 if length < 64 else length - 64)
+        ran: list[int] = []
+        run, module = drafts._module.run, drafts._module
+        drafts._module = SimpleNamespace(  # type: ignore[assignment]
+            max_rows=module.max_rows,
+            executable=module.executable,
+            run=lambda batch, rows: ran.extend(batch.positions()) or run(batch, rows),
+        )
+        draft = drafts.propose([text.task(3)])[0]
+        if length == 64:
+            assert draft.ids == ()
+        else:
+            assert_drafts(oracle, text, draft, 3)
+        observe(drafts, given, [(text, 1, length + 2)])
+        assert_drafts(oracle, text, drafts.propose([text.task(5)])[0], 5)
+        assert min(ran) >= (64 if length >= 64 else 0)
+        drafts._module = module
 
 
 def test_rows_kept_without_drafting_are_bounded(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ class Proposer(Protocol):
         ...
 
     def settle(self, sequence: int) -> None:
-        """Complete the state that is kept under page ids for all observed tokens: the pages are about to be shared."""
+        """Complete the state that is kept under page ids for the observed tokens of full pages, which are about to be
+        shared: nothing is written to them afterwards."""
         ...
 
     def forget(self, sequence: int) -> None:

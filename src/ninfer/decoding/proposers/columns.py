@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ninfer.decoding.proposer import Committed, DraftTask, Ids
 from ninfer.errors import InvariantError
-from ninfer.models.batch import ForwardBatch, SequenceRows
+from ninfer.models.batch import PAGE_TOKENS, ForwardBatch, SequenceRows
 from ninfer.ops.graph import Feature
 
 Rows = npt.NDArray[np.float32]
@@ -89,6 +89,15 @@ class Backlog:
         """The columns that wait, which are about to run."""
         columns, self._columns[sequence] = self._columns[sequence].split(self.count(sequence))
         return columns
+
+    def take_full_pages(self, sequence: int) -> list[Columns]:
+        """Of the columns that wait those in pages that are full: nobody writes to them once they are shared."""
+        columns = self._columns.get(sequence)
+        if columns is None:
+            return []
+        border = columns.end // PAGE_TOKENS * PAGE_TOKENS
+        due, self._columns[sequence] = columns.split(max(0, border - columns.position))
+        return [due]
 
     def forget(self, sequence: int) -> None:
         self._columns.pop(sequence, None)

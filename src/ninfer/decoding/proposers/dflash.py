@@ -61,8 +61,7 @@ class DFlashProposer:
         self._run(due)
 
     def settle(self, sequence: int) -> None:
-        if self._backlog.count(sequence):
-            self._run([self._backlog.take(sequence)])
+        self._run(self._backlog.take_full_pages(sequence))
 
     def forget(self, sequence: int) -> None:
         self._backlog.forget(sequence)

@@ -5,8 +5,10 @@ as soon as their rows are final. In decoding, rows are kept until the next draft
 one pass with it: the last of them gives the first token, and each further token is one more column on the module's own
 row. Those columns are provisional: their slots lie behind all final ones, which overwrite them.
 
-A column runs once. A sequence without a new row since its last draft, because a step failed or its state was settled,
-gets no draft until it has one: to run its last column again could write to a page that others read by then.
+A column runs once. A sequence without a column to run, because a step failed or because its tokens just filled a page
+that is shared by now, gets no draft until it has a new row: to run its last column again would write to a page that
+others read. The last column of a shared page holds the token behind it, which is the first owner's: with another text
+behind the page that column is off by one token, and drafts a little worse.
 """
 
 from __future__ import annotations
@@ -72,8 +74,7 @@ class MTPProposer:
         self._run(due)
 
     def settle(self, sequence: int) -> None:
-        if self._backlog.count(sequence):
-            self._run([self._backlog.take(sequence)])
+        self._run(self._backlog.take_full_pages(sequence))
 
     def forget(self, sequence: int) -> None:
         self._backlog.forget(sequence)
