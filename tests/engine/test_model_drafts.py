@@ -14,6 +14,7 @@ from make import tiny_drafts, tiny_hybrid, tiny_llama
 from make.tiny_drafts import mtp_config, target_in, write_companion
 from ninfer.artifact import Artifact
 from ninfer.cache import StateLayout
+from ninfer.cli.plan import render
 from ninfer.decoding import SamplingParams
 from ninfer.engine import (
     Engine,
@@ -221,6 +222,10 @@ def test_the_plan_is_what_target_and_draft_hold(kind: str, tmp_path: Path) -> No
         plan = engine.plan
         assert plan.speculation is not None
         assert plan.speculation.shortlist == (30 if kind == "own-shortlist" else None)
+        shown = render(plan, plan.total_bytes, {"int8": 64})
+        assert f"{made['spec']}, accepted by replay" in shown
+        assert made.get("draft", "of the model itself") in shown
+        assert ("a shortlist of 30 tokens" if kind == "own-shortlist" else "all tokens") in shown
 
 
 def other_target(made: dict[str, Any], directory: Path) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def render(plan: EnginePlan, available_bytes: int, largest: Mapping[str, int | N
         "kv_dtype": options.kv_format,
         "largest max_context": ", ".join(f"{value or 'none'} with {name} KV" for name, value in largest.items()),
         **_state_facts(plan),
+        **_draft_facts(plan),
         "prefill_chunk": f"{plan.prefill_chunk} tokens",
         "max_concurrency": f"{plan.max_concurrency}",
         "numerics": options.numerics,
@@ -79,6 +80,17 @@ def render(plan: EnginePlan, available_bytes: int, largest: Mapping[str, int | N
         lines.append(f"{name:<{width}}  {value}{reason}")
     lines += ["", f"{'digest':<{width}}  {plan.digest}"]
     return "\n".join(lines) + "\n"
+
+
+def _draft_facts(plan: EnginePlan) -> dict[str, str]:
+    made = plan.speculation
+    if made is None:
+        return {}
+    facts = {"spec": f"{made.method}, accepted by {made.rule}", "draft_tokens": f"{made.window}"}
+    if made.draft_digest is not None:
+        tokens = "all tokens" if made.shortlist is None else f"a shortlist of {made.shortlist} tokens"
+        facts["draft"] = f"{plan.config.draft or 'of the model itself'}, choosing from {tokens}"
+    return facts
 
 
 def _state_facts(plan: EnginePlan) -> dict[str, str]:
