@@ -307,6 +307,7 @@ def test_drafts_are_stated_as_they_were_planned(tmp_path: Path) -> None:
     prompts = make_prompts("a")
     runs = [make_run(name, prompts, dict(facts)) for name, facts in (("chosen", chosen), ("auto", auto))]
     assert find_differences(runs[0], runs[0]).kind == "repeatability"
+    assert [difference.fact for difference in find_differences(*runs).own] == ["draft.adaptive"]
     off = make_run("off", prompts, dict(chosen) | {"draft.backend": "off", "draft.tokens": 0, "draft.rule": None})
     assert [difference.fact for difference in find_differences(runs[0], off).own] == ["draft.backend"]
 

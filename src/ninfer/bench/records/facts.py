@@ -56,7 +56,9 @@ FACTS: dict[str, Meaning] = {
     "artifact.name": Meaning("name of the model file", False, ("artifact.digest", *ARTIFACT_PARTS)),
     "artifact.bytes": Meaning("size of the model file", False, ("artifact.digest", *ARTIFACT_PARTS)),
     "draft.backend": Meaning("where drafts come from; off without speculation"),
-    "draft.tokens": Meaning("draft window: tokens drafted at most in a round", follows=("draft.backend",)),
+    "draft.tokens": Meaning(
+        "draft window: tokens drafted at most in a round", follows=("draft.backend", "draft.adaptive")
+    ),
     "draft.head": Meaning("vocabulary head of the drafts: full or optimized (a shortlist)", owner="draft.backend"),
     "draft.adaptive": Meaning("whether shorter windows are used where they pay", False, owner="draft.backend"),
     "draft.rule": Meaning("when a draft is accepted", False, owner="draft.backend"),
