@@ -125,6 +125,7 @@ def test_drafts_change_no_bit_of_an_answer(
     kv_dtype: str,
     lanes: int,  # type: ignore[no-untyped-def]
 ) -> None:
+    """C135."""
     family = model.partition(" ")[0]
     expected = plain(family, kv_dtype)
     artifact = artifacts[family]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,12 +23,21 @@ from harness import (
 from make.tiny_tokenizer import tiny_metadata
 from ninfer.cache import StateLayout
 from ninfer.decoding import Candidates, SamplingParams
+from ninfer.decoding.grammar import GrammarCompiler
 from ninfer.decoding.proposer import Draft, DraftTask
 from ninfer.decoding.random import Purpose, uniform
 from ninfer.engine import Delta, Engine, GenerationRequest, StopRules, Thinking
 from ninfer.engine.config import DraftRule
 from ninfer.engine.plan import SpeculationPlan, StatePlan
-from ninfer.engine.testing import FaultyModel, FormulaModel, ScriptedModel, ScriptedProposer, known_drafts, make_plan
+from ninfer.engine.testing import (
+    FaultyModel,
+    FormulaModel,
+    ScriptedModel,
+    ScriptedProposer,
+    known_drafts,
+    make_plan,
+    random_drafts,
+)
 from ninfer.errors import BackendError, InvariantError
 from ninfer.metrics import FinishReason
 from ninfer.text.gguf_tokenizer import tokenizer_json_from_gguf
@@ -65,6 +75,7 @@ def assert_same_answer(got: Outcome, want: Outcome) -> None:
 
 @pytest.mark.parametrize("stop", [(","), (" 7"), ("12, 13"), ("8, 9, 10", "3, 4"), ("never",), ()])
 def test_a_stop_string_early_inside_an_accepted_block_is_found(tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
+    """C016."""
     script = tokenizer.encode(", ".join(map(str, range(1, 20))))
     request = GenerationRequest((7,), stop=StopRules(strings=tuple(stop)))
     plain = says(tokenizer, script, request, 0)
@@ -77,6 +88,7 @@ def test_a_stop_string_early_inside_an_accepted_block_is_found(tokenizer: Tokeni
 
 @pytest.mark.parametrize("item", ["yellow", "green"])
 def test_the_stop_string_is_tested_before_the_limit(tokenizer: Tokenizer, item: str) -> None:
+    """C015."""
     script = tokenizer.encode("red orange yellow green blue red orange yellow green blue")
     stop = StopRules(strings=(item,))
     reached = len(says(tokenizer, script, GenerationRequest((7,), stop=stop), 0).ids)
@@ -99,7 +111,7 @@ def test_limits_and_the_end_of_the_context(kind: str, max_new: int | None) -> No
 
 @pytest.mark.parametrize("rollback", [None, "slots", "replay"])
 def test_every_accept_count_leaves_the_state_of_plain_decoding(rollback: str | None) -> None:
-    """Drafts that are wrong at every k-th position, for every k: the watching model sees each page and each state."""
+    """C135. Drafts are wrong at every k-th position, for every k; the watching model sees each page and each state."""
     for window in (1, 3, 8):
         state = None if rollback is None else StatePlan(StateLayout(rollback, 1 + window))  # type: ignore[arg-type]
         plan = make_plan(vocab_size=50, max_context=300, verify_rows=1 + window, state=state)
@@ -126,6 +138,7 @@ def test_every_accept_count_leaves_the_state_of_plain_decoding(rollback: str | N
 )
 @pytest.mark.parametrize("kind", DRAFT_KINDS)
 def test_penalties_and_sampling_see_the_tokens_of_the_block(kind: str, sampling: SamplingParams) -> None:
+    """C050."""
     plan = make_plan(vocab_size=30, max_context=200, max_concurrency=6, verify_rows=6)
     requests = [GenerationRequest((4, 4, i + 1), max_new=60, sampling=sampling) for i in range(6)]
     engine = formula_engine(plan, draft_kinds(plan, requests)[kind])
@@ -148,12 +161,33 @@ def test_logprobs_are_those_of_each_token() -> None:
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 3, 7, 8])
 def test_a_thinking_budget_runs_out_inside_a_block(tokenizer: Tokenizer, budget: int) -> None:
-    """The closing tag is forced wherever it falls, so that drafts of what the model would say are wrong there."""
+    """C137: same text. The closing tag is forced wherever it falls, so that drafts of the model's words are wrong."""
     script = tokenizer.encode("so much to think about, and no end of it; red orange yellow")
     request = GenerationRequest((7,), max_new=60, thinking=Thinking("open", budget))
     plain = says(tokenizer, script, request, 0)
     for window in WINDOWS:
         assert_same_answer(says(tokenizer, script, request, window), plain)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.5, seed=8, top_k=40)])
+@pytest.mark.parametrize("kind", ["random", "right", "wrong", "half right"])
+def test_a_grammar_holds_at_every_row_of_a_block(tokenizer: Tokenizer, kind: str, sampling: SamplingParams) -> None:
+    """Each row's mask is that behind the drafted tokens before it; a drafted token that is not allowed is refused."""
+    grammar = GrammarCompiler(tokenizer, [END]).regex("[a-e]{3,9}(, [0-9]{1,4}){8,14}", param="grammar")
+    vocab_size = tokenizer.vocab_size
+    request = GenerationRequest((7, 8), max_new=80, constraint=grammar, sampling=sampling)
+    settings = {"vocab_size": vocab_size, "max_context": 128, "end_token_ids": (END,)}
+    plan = make_plan(**settings)  # type: ignore[arg-type]  # settings are of many types
+    plain = run(Engine(plan, FormulaModel(plan), tokenizer), request)
+    assert re.fullmatch("[a-e]{3,9}(, [0-9]{1,4}){8,14}", plain.text)
+    text = [*request.prompt_ids, *plain.ids]
+    for window in (1, 3, 8):
+        plan = make_plan(**settings, verify_rows=1 + window)  # type: ignore[arg-type]
+        right = {"right": always, "wrong": lambda position: False, "half right": lambda position: position % 3 > 0}
+        drafts = random_drafts(vocab_size, 3) if kind == "random" else known_drafts([text], right[kind], vocab_size)
+        drafted = run(Engine(plan, FormulaModel(plan), tokenizer, proposer=ScriptedProposer(drafts, window)), request)
+        assert_same_answer(drafted, plain)
+        assert drafted.finished.rounds.counts.drafted > 0
 
 
 def test_always_right_drafts_fill_every_window() -> None:
