@@ -25,6 +25,7 @@ ROWS: dict[str, int] = {
     "bench": 8,
     "cli": 8,
     "server": 8,
+    "training": 8,
 }
 KNOWS_ITS_NEIGHBOURS = {"cli"}
 NATIVE_MODULE = "ninfer.backends.cpu._native"

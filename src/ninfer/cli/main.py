@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "serve": "ninfer.cli.serve",
     "plan": "ninfer.cli.plan",
     "bench": "ninfer.cli.bench",
+    "train-draft": "ninfer.cli.train_draft",
 }
 
 
