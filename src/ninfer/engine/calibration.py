@@ -13,7 +13,7 @@ from ninfer.engine.window import CONTEXT_BOUNDS
 from ninfer.metrics import now_ns
 from ninfer.models.batch import ForwardBatch, SequenceRows
 
-BUDGET_S = 1.5
+BUDGET_S = 0.5
 """Seconds that all measurements together may take before the rest is left to interpolation and to real rounds."""
 
 REPEATS = 3
