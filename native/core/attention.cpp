@@ -8,8 +8,10 @@ namespace ninfer {
 
 namespace {
 
-// Query rows that may have their segments spread over threads at once; more rows are parallel enough by themselves.
-constexpr int kSplitRows = 4;
+// Rows of a sequence that may have their segments spread over threads; more rows are parallel enough by themselves.
+constexpr int kSplitRows = 6;
+// Work of threads that start late or wait is taken over by the others in pieces of this size.
+constexpr int kItemsPerThread = 4;
 
 KVLayout make_layout(KVFormat format, int num_kv_heads, int head_dim) {
   KVLayout l{};
@@ -97,6 +99,15 @@ std::size_t Program::most_partial_floats(const AttentionNode& n, int num_pages) 
   return segments * kSplitRows * n.num_heads * partial_floats(layouts_[n.layer].padded_dim);
 }
 
+// Rows of one item: as many as fit into a tile, but no fewer items than keep all threads busy.
+int Program::item_rows(const AttentionPlan& plan, int rows) const {
+  const int group = std::min(plan.num_heads / plan.num_kv_heads, kQueryTile);
+  const int fewest = std::max(kQueryBlock / group, 1);
+  int most = kQueryTile / group;
+  while (most > fewest && rows * plan.num_kv_heads < most * kItemsPerThread * threads_) most = std::max(most / 2, fewest);
+  return most;
+}
+
 // Long histories of few rows are split by segment so that all threads have work; everything else goes by tiles of rows,
 // longest first. Either way gives the same bits, so the choice is free.
 void Program::plan_attention(AttentionPlan& plan) const {
@@ -104,20 +115,21 @@ void Program::plan_attention(AttentionPlan& plan) const {
   plan.splits.assign(step_->sequences.size(), {});
   const int group = plan.num_heads / plan.num_kv_heads;
   const int chunk = std::min(group, kQueryTile);
-  const int tile_rows = kQueryTile / chunk;
   const std::size_t per_partial = partial_floats(plan.padded_dim);
   std::size_t used = 0;
   for (std::size_t i = 0; i < step_->sequences.size(); ++i) {
     const StepSequence& s = step_->sequences[i];
     const TokenRange all = segments(plan, s, 0, s.count);
     const std::size_t needed = per_partial * s.count * plan.num_heads * all.count();
-    const bool split = threads_ > 1 && s.count <= tile_rows && all.count() > 1 && used + needed <= partial_floats_;
+    const bool split = threads_ > 1 && s.count <= kSplitRows && all.count() > 1 && used + needed <= partial_floats_;
     if (split) {
       plan.splits[i] = {true, used, all.begin, all.count()};
       used += needed;
     }
-    for (int row_end = s.count; row_end > 0; row_end -= tile_rows) {
-      const int row = std::max(row_end - tile_rows, 0);
+    const int run = std::max(all.count() * plan.num_kv_heads / (2 * kItemsPerThread * threads_), 1);
+    const int rows = split ? kQueryTile / chunk : item_rows(plan, s.count);
+    for (int row_end = s.count; row_end > 0; row_end -= rows) {
+      const int row = std::max(row_end - rows, 0);
       const TokenRange seen = segments(plan, s, row, row_end);
       for (int kv = 0; kv < plan.num_kv_heads; ++kv)
         for (int h = 0; h < group; h += chunk) {
@@ -126,8 +138,8 @@ void Program::plan_attention(AttentionPlan& plan) const {
             plan.items.push_back(item);
             continue;
           }
-          for (int segment = seen.begin; segment < seen.end; ++segment) {
-            item.segments = {segment, segment + 1};
+          for (int segment = seen.begin; segment < seen.end; segment += run) {
+            item.segments = {segment, std::min(segment + run, seen.end)};
             plan.items.push_back(item);
           }
         }

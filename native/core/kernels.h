@@ -22,7 +22,10 @@ constexpr int kConvChannels = 2048;  // most channels of one ConvArgs
 // Blocks of 16 columns in a tile of a recurrent matrix: 16 KiB at a key width of 128, half of a first cache. Tiles of 32
 // KiB are no faster alone and up to 1.8 times slower where another thread shares the cache (Zen 5, November 2026).
 constexpr int kStateBlocks = 2;
-constexpr int kQueryTile = 24;    // most query rows (token rows x heads of one KV head) of one attention tile
+// Query rows (token rows x heads of one KV head) of one attention tile: a segment of keys and values is read from memory
+// once for all of them, then from the second cache by blocks of kQueryBlock rows.
+constexpr int kQueryTile = 128;
+constexpr int kQueryBlock = 16;
 
 enum class WeightFormat : int {
   f32 = 0, bf16 = 1, q8g32 = 2, q4g32 = 3, q4g32m = 4, q4g64 = 5, q5g64 = 6, q6g64 = 7, nvfp4 = 8, fp8 = 9
@@ -215,6 +218,11 @@ struct KVLayout {
   std::size_t layer_bytes;    // num_kv_heads * head_bytes
 };
 
+// Where the code of a token lies in its page's values of kv_int8, [16][width][4]. Bytes of four blocks of 16 tokens lie side
+// by side, in the order in which vectors of codes are most easily cut into bytes.
+constexpr int value_row(int slot) { return slot % 16; }
+constexpr int value_byte(int slot) { return slot / 16 == 1 ? 2 : slot / 16 == 2 ? 1 : slot / 16; }
+
 struct KVAppendArgs {
   const KVLayout* layout;
   const float* k;             // one row: [num_kv_heads * head_dim]
@@ -258,7 +266,7 @@ struct MergeArgs {
   float* out;
 };
 
-// Weighted values, then maximum and sum of weights; padded to whole lines.
+// A line with the maximum and the sum of weights, then weighted values.
 constexpr std::size_t partial_floats(int padded_dim) { return static_cast<std::size_t>(padded_dim) + kLanes; }
 
 struct KernelTable {

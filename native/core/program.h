@@ -155,6 +155,7 @@ class Program {
   std::uint8_t* quantize_input(const View& x, const LinearPass& pass, int thread, bool& tiles_in_use);
   int attention_plan(const AttentionNode&);
   std::size_t most_partial_floats(const AttentionNode&, int num_pages) const;
+  int item_rows(const AttentionPlan&, int rows) const;
   void plan_attention(AttentionPlan&) const;
   TokenRange visible(const AttentionPlan&, const StepSequence&, int row) const;
   TokenRange segments(const AttentionPlan&, const StepSequence&, int row_begin, int row_end) const;

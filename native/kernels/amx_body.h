@@ -29,6 +29,11 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
+inline void load_config(const TileConfig& config) {
+  // The intrinsic of GCC 12 declares only 8 of the 64 bytes as read, and the stores before would be dropped.
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+
 // Tiles 0..3: C, 4 and 5: A (high and low digits), 6: B.
 inline void configure_tiles(int rows) {
   TileConfig config;
@@ -42,8 +47,7 @@ inline void configure_tiles(int rows) {
   }
   config.column_bytes[6] = 64;
   config.rows[6] = kGroup / 4;
-  // The intrinsic of GCC 12 declares only 8 of the 64 bytes as read, and the stores above would be dropped.
-  asm volatile("ldtilecfg %0" ::"m"(config));
+  load_config(config);
 }
 
 // Codes of q8g32 are stored as B tiles; nibbles are spread out to one first.

@@ -1,4 +1,4 @@
-// The softmax of a segment and the merging of segments.
+// Weights of scores, and the merging of segments.
 #pragma once
 
 #include "kernels/attention_tile.h"
@@ -7,48 +7,49 @@ namespace {
 
 using namespace ninfer;
 
-constexpr float kWeightCutoff = -64.0f;
+constexpr float kLog2e = 1.44269504f;
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr float kLowestWeight = -92.0f;  // as a power of two, the cutoff e^-64
 
-inline float exp_one(float x) {
-  alignas(64) float lanes[kLanes];
-  V::store(lanes, V::zero_below(exp_lanes(V::set1(x)), V::set1(x), V::set1(kWeightCutoff)));
-  return lanes[0];
+// 2^(x * unit) for x <= 0, relative error below 2^-22; zero where that is below 2^-92.5. NaN stays NaN.
+// Rounding to the nearest power of two by a large addend, then 2^r for r in [-0.5, 0.5] as a polynomial of degree 5 with
+// the least largest relative error (1.1e-7) among those that are 1 at 0 (our own fit).
+inline V::F weights_of(V::F x, V::F unit) {
+  const V::F magic = V::set1(0x1.8p23f);
+  const V::F n = V::sub(V::fma(x, unit, magic), magic);
+  const V::F r = V::fms(x, unit, n);
+  V::F p = V::set1(0.001326472731307149f);
+  p = V::fma(p, r, V::set1(0.009671512991189957f));
+  p = V::fma(p, r, V::set1(0.05550733581185341f));
+  p = V::fma(p, r, V::set1(0.24022242426872253f));
+  p = V::fma(p, r, V::set1(0.6931470036506653f));
+  p = V::fma(p, r, V::set1(1.0f));
+  return V::zero_below(V::scale2(p, n), n, V::set1(kLowestWeight));
 }
 
-// Scores to weights in place: zero for columns of the first `tokens` that are not seen. Returns through m and l.
-void softmax_segment(float* scores, TokenRange seen, int tokens, float* m_out, float* l_out) {
-  V::F best = V::set1(kMinusInfinity);
-  for (int i = 0; i < tokens; i += kLanes)
-    best = V::max(best, select_seen(V::load(scores + i), V::set1(kMinusInfinity), seen, i));
-  const float m = V::reduce_max(best);
-  const V::F m_lanes = V::set1(m), cutoff = V::set1(kWeightCutoff);
-  V::F sum = V::zero();
-  for (int i = 0; i < tokens; i += kLanes) {
-    const V::F x = V::sub(V::load(scores + i), m_lanes);
-    const V::F p = select_seen(V::zero_below(exp_lanes(x), x, cutoff), V::zero(), seen, i);
-    sum = V::add(sum, p);
-    V::store(scores + i, p);
-  }
-  *m_out = m;
-  *l_out = V::reduce_add(sum);
+// Brings the scalars of two parts of a query together in `sum`: its values are to be multiplied by keep, those of the
+// other part by take.
+inline void merge_scalars(QuerySum& sum, float m, float l, float& keep, float& take) {
+  const float most = m > sum.m ? m : sum.m;
+  alignas(64) float factors[kLanes] = {sum.m - most, m - most};
+  V::store(factors, weights_of(V::load(factors), V::set1(sum.unit)));
+  keep = factors[0];
+  take = factors[1];
+  sum.m = most;
+  sum.l = __builtin_fmaf(l, take, sum.l * keep);
 }
 
-// acc := acc merged with segment; both hold o[padded_dim], then m and l.
-void merge_segment(float* acc, const float* segment, int padded_dim) {
-  const float m_acc = acc[padded_dim], m_seg = segment[padded_dim];
-  const float m = m_seg > m_acc ? m_seg : m_acc;
-  const float f_acc = exp_one(m_acc - m), f_seg = exp_one(m_seg - m);
-  const V::F a = V::set1(f_acc), b = V::set1(f_seg);
+void merge_segment(QuerySum& sum, const QuerySum& segment, int padded_dim) {
+  float keep, take;
+  merge_scalars(sum, segment.m, segment.l, keep, take);
+  const V::F a = V::set1(keep), b = V::set1(take);
   for (int d = 0; d < padded_dim; d += kLanes)
-    V::store(acc + d, V::fma(V::load(segment + d), b, V::mul(V::load(acc + d), a)));
-  acc[padded_dim] = m;
-  acc[padded_dim + 1] = __builtin_fmaf(segment[padded_dim + 1], f_seg, acc[padded_dim + 1] * f_acc);
+    V::store(sum.values() + d, V::fma(V::load(segment.values() + d), b, V::mul(V::load(sum.values() + d), a)));
 }
 
-void finish_query(const float* acc, int head_dim, int padded_dim, float* out) {
-  const V::F inv = V::set1(1.0f / acc[padded_dim + 1]);
-  for_lanes(head_dim, [&](int d, int lanes) { save_lanes(out + d, V::mul(V::load(acc + d), inv), lanes); });
+void finish_query(const QuerySum& sum, int head_dim, float* out) {
+  const V::F inv = V::set1(1.0f / sum.l);
+  for_lanes(head_dim, [&](int d, int lanes) { save_lanes(out + d, V::mul(V::load(sum.values() + d), inv), lanes); });
 }
 
 }  // namespace

@@ -87,8 +87,8 @@ void kv_append(const KVAppendArgs& a) {
         __builtin_memcpy(base + static_cast<std::size_t>(first + 4 * quad) * kPageTokens + slot * 4, &four, 4);
       }
       v_scales[g * kPageTokens + slot] = encode_kv_group(v + first, n, codes);
-      std::uint8_t* bytes = values + first * kPageTokens + slot / 4 * stored * 4 + slot % 4;
-      for (int d = 0; d < stored; ++d) bytes[4 * d] = static_cast<std::uint8_t>(codes[d] + 128);
+      std::uint8_t* bytes = values + first * kPageTokens + value_row(slot) * stored * 4 + value_byte(slot);
+      for (int d = 0; d < stored; ++d) bytes[4 * d] = static_cast<std::uint8_t>(codes[d]);
     }
   }
 }

@@ -23,7 +23,6 @@ struct V {
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 2;
   static constexpr int kQueryBlock = 3;
-  static constexpr int kCodeQueries = 3, kScoreBlocks = 2, kValueVectors = 2;
 
   static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -51,6 +50,7 @@ struct V {
   static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
   static F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
   static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static F fms(F x, F y, F z) { return {_mm256_fmsub_ps(x.a, y.a, z.a), _mm256_fmsub_ps(x.b, y.b, z.b)}; }
   static F fnma(F x, F y, F z) { return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)}; }
   static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
@@ -173,6 +173,21 @@ struct V {
   static __m256i even_8(__m256i v) { return minus_128(_mm256_and_si256(v, _mm256_set1_epi16(255))); }
   static I even_pairs(B v) { return {even_8(v.a), even_8(v.b)}; }
   static I odd_pairs(B v) { return {minus_128(_mm256_srli_epi16(v.a, 8)), minus_128(_mm256_srli_epi16(v.b, 8))}; }
+  static I even_signed_pairs(B v) {
+    return {_mm256_srai_epi16(_mm256_slli_epi16(v.a, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(v.b, 8), 8)};
+  }
+  static I odd_signed_pairs(B v) { return {_mm256_srai_epi16(v.a, 8), _mm256_srai_epi16(v.b, 8)}; }
+  static I load_i32(const std::int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  }
+  static void store_i32(std::int32_t* p, I v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v.a);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), v.b);
+  }
+  static I bits_of(F v) { return {_mm256_castps_si256(v.a), _mm256_castps_si256(v.b)}; }
+  static __m256i low_halves_8(__m256i a, __m256i b) { return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa); }
+  static I low_halves(I x, I y) { return {low_halves_8(x.a, y.a), low_halves_8(x.b, y.b)}; }
   static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
     std::int32_t both;
     __builtin_memcpy(&both, two, 4);
@@ -185,6 +200,10 @@ struct V {
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(byte, _mm256_set1_epi32(offset)));
   }
   static F byte_to_float(B w, int b, int offset) { return {byte_8(w.a, b, offset), byte_8(w.b, b, offset)}; }
+  static __m256 signed_byte_8(__m256i w, int b) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b)), 24));
+  }
+  static F signed_byte_to_float(B w, int b) { return {signed_byte_8(w.a, b), signed_byte_8(w.b, b)}; }
   static __m256 small_e4m3_8(__m256i w, int b) {
     const __m256i at_top = _mm256_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b));
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_srai_epi32(at_top, 4), _mm256_set1_epi32(kE4M3Bits)));

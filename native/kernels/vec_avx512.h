@@ -27,8 +27,6 @@ struct V {
   // Sums of so few rows are too few to hide the latency of a fused multiply-add: more records then.
   static constexpr int kFewRows = 2, kFewRowsRecords = 4;
   static constexpr int kQueryBlock = 6;
-  // Attention in integers: 16 sums, 4 vectors of pairs and a code leave room; with 24 sums the compiler spills.
-  static constexpr int kCodeQueries = 4, kScoreBlocks = 4, kValueVectors = 4;
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set1(float x) { return _mm512_set1_ps(x); }
@@ -44,6 +42,7 @@ struct V {
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
   static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
   // Second operand wins when either is NaN.
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
@@ -54,10 +53,7 @@ struct V {
   }
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // v * 2^n for integral n in [-126, 127]
-  static F scale2(F v, F n) {
-    const I bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
-    return _mm512_mul_ps(v, _mm512_castsi512_ps(bits));
-  }
+  static F scale2(F v, F n) { return _mm512_scalef_ps(v, n); }
   static float reduce_add(F v) {
     const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
@@ -111,25 +107,28 @@ struct V {
     __builtin_memcpy(&q, p, 4);
     return _mm512_set1_epi32(q);
   }
-  // Codes RNE(x * inv) of 16 floats, within 16 bits, in the order 0, 2, 1, 3 in every four.
-  static void codes16(const float* x, float inv, std::int16_t* codes) {
-    const I code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
-    const __m256i order = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0f0e0b0a0d0c0908, 0x0706030205040100));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(code), order));
+  static I load_i32(const std::int32_t* p) { return _mm512_loadu_si512(p); }
+  static void store_i32(std::int32_t* p, I v) { _mm512_storeu_si512(p, v); }
+  static void store_i8(std::int8_t* p, I v) { _mm512_storeu_si512(p, v); }
+  static I bits_of(F v) { return _mm512_castps_si512(v); }
+  static B four_bytes(const std::uint8_t* p) { return quad(reinterpret_cast<const std::int8_t*>(p)); }
+  // acc + the dot products of the four bytes of every lane, unsigned with signed.
+  static I dot_bytes(I acc, B u8, B s8) { return _mm512_dpbusd_epi32(acc, u8, s8); }
+  static int sum_bytes(const std::int8_t* p) {
+    return _mm512_reduce_add_epi32(dot_bytes(zero_i32(), _mm512_set1_epi8(1), _mm512_loadu_si512(p)));
   }
-  // Bytes 0 and 2, or 1 and 3, of every lane, minus 128, as pairs of 16 bits.
-  static I even_pairs(B v) { return _mm512_sub_epi16(_mm512_and_si512(v, _mm512_set1_epi16(255)), _mm512_set1_epi16(128)); }
-  static I odd_pairs(B v) { return _mm512_sub_epi16(_mm512_srli_epi16(v, 8), _mm512_set1_epi16(128)); }
-  // acc + the dot products of pairs of 16 bits of every lane with the pair that `two` points to.
-  static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
-    std::int32_t both;
-    __builtin_memcpy(&both, two, 4);
-    return _mm512_dpwssd_epi32(acc, _mm512_set1_epi32(both), pairs);
-  }
+  // The low 16 bits of every lane of a below those of b.
+  static I low_halves(I a, I b) { return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(b, 16)); }
+  // The low bytes of all 16 bits of even, each below the one of odd; the same for high bytes.
+  static I low_bytes(I even, I odd) { return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, even, _mm512_slli_epi16(odd, 8)); }
+  static I high_bytes(I even, I odd) { return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, _mm512_srli_epi16(even, 8), odd); }
   // Byte b of every lane, minus `offset`, as float.
   static F byte_to_float(B w, int b, int offset) {
     const I byte = _mm512_and_si512(_mm512_srl_epi32(w, _mm_cvtsi32_si128(8 * b)), _mm512_set1_epi32(255));
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(offset)));
+  }
+  static F signed_byte_to_float(B w, int b) {
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_sll_epi32(w, _mm_cvtsi32_si128(24 - 8 * b)), 24));
   }
   // Byte b of every lane, an E4M3 number, as float times 2^-120; NaN becomes 480 of its sign.
   static F small_e4m3(B w, int b) {

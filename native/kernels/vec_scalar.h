@@ -21,7 +21,6 @@ struct V {
   static constexpr int kFloatBlockRecords = 1;
   static constexpr int kFewRows = 2, kFewRowsRecords = 1;
   static constexpr int kQueryBlock = 3;
-  static constexpr int kCodeQueries = 3, kScoreBlocks = 2, kValueVectors = 2;
 
   template <class Fn> static F map(Fn fn) {
     F r;
@@ -42,6 +41,7 @@ struct V {
   static F mul(F a, F b) { return map([&](int i) { return a.v[i] * b.v[i]; }); }
   static F div(F a, F b) { return map([&](int i) { return a.v[i] / b.v[i]; }); }
   static F fma(F a, F b, F c) { return map([&](int i) { return fmaf(a.v[i], b.v[i], c.v[i]); }); }
+  static F fms(F a, F b, F c) { return map([&](int i) { return fmaf(a.v[i], b.v[i], -c.v[i]); }); }
   static F fnma(F a, F b, F c) { return map([&](int i) { return fmaf(-a.v[i], b.v[i], c.v[i]); }); }
   static F max(F a, F b) { return map([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
   static F min(F a, F b) { return map([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
@@ -150,6 +150,20 @@ struct V {
   }
   static I even_pairs(B v) { return pairs(v, 0); }
   static I odd_pairs(B v) { return pairs(v, 1); }
+  static std::int32_t signed_byte(std::uint8_t byte) { return static_cast<std::int8_t>(byte); }
+  static I signed_pairs(B v, int first) {
+    return map_i([&](int i) {
+      return unsigned_of(signed_byte(v.v[i][first + 2]) * 65536 + (signed_byte(v.v[i][first]) & 0xffff));
+    });
+  }
+  static I even_signed_pairs(B v) { return signed_pairs(v, 0); }
+  static I odd_signed_pairs(B v) { return signed_pairs(v, 1); }
+  static I load_i32(const std::int32_t* p) { return map_i([&](int i) { return p[i]; }); }
+  static void store_i32(std::int32_t* p, I v) { __builtin_memcpy(p, v.v, sizeof v.v); }
+  static I bits_of(F v) { return map_i([&](int i) { return bits_of(v.v[i]); }); }
+  static I low_halves(I a, I b) {
+    return map_i([&](int i) { return (unsigned_of(a.v[i]) & 0xffffu) | unsigned_of(b.v[i]) << 16; });
+  }
   static I dot_pairs(I acc, I pairs, const std::int16_t* two) {
     return map_i([&](int i) {
       return unsigned_of(acc.v[i]) + unsigned_of(static_cast<std::int16_t>(pairs.v[i]) * two[0] + (pairs.v[i] >> 16) * two[1]);
@@ -157,6 +171,9 @@ struct V {
   }
   static F byte_to_float(B w, int b, int offset) {
     return map([&](int i) { return static_cast<float>(w.v[i][b] - offset); });
+  }
+  static F signed_byte_to_float(B w, int b) {
+    return map([&](int i) { return static_cast<float>(signed_byte(w.v[i][b])); });
   }
   static float small_e4m3(std::uint8_t byte) { return float_of((byte & 0x80u) << 24 | (byte & 0x7fu) << 20); }
   static F small_e4m3(B w, int b) { return map([&](int i) { return small_e4m3(w.v[i][b]); }); }

@@ -3,6 +3,7 @@
 #if defined(__AVX2__)
 #include "kernels/vec_avx2.h"
 
+#include "kernels/attention_pairs.h"
 #include "kernels/table.h"
 
 namespace ninfer {

@@ -3,6 +3,7 @@
 #if defined(__AVX512VNNI__)
 #include "kernels/vec_avx512.h"
 
+#include "kernels/attention_digits.h"
 #include "kernels/table.h"
 
 namespace ninfer {

@@ -1,5 +1,6 @@
 #include "kernels/vec_scalar.h"
 
+#include "kernels/attention_pairs.h"
 #include "kernels/table.h"
 
 namespace ninfer {

@@ -10,7 +10,7 @@ from ninfer.formats import kv_bf16, kv_int8
 from ninfer.ops.graph import Graph, KVShape
 from ninfer.ops.kv_append import cases, kv_append, oracle
 from ninfer.ops.paged_attention import paged_attention
-from ninfer.ops.profiles import ELEMENTWISE, EXACT
+from ninfer.ops.profiles import ATTENTION_CODES, EXACT
 from ninfer.ops.spec import Case, F32Array, Rows, Step
 
 ALL_CASES = list(cases(np.random.default_rng(13)))
@@ -47,7 +47,7 @@ def expected(case: Case, kv_format: str) -> list[F32Array]:
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label)
 def test_every_position_gives_back_what_was_stored(case: Case, kv_format: str, numerics: str, backend: str) -> None:
     got = run_case(backend, case, numerics=numerics, kv_format=kv_format)
-    profile = ELEMENTWISE if (numerics, kv_format) == ("a8", "int8") else EXACT  # there the weight of one is a code
+    profile = ATTENTION_CODES if (numerics, kv_format) == ("a8", "int8") else EXACT  # there the weight of one is a code
     for a, b in zip(got, expected(case, kv_format), strict=True):
         assert profile.excess(a, b.astype(np.float64)) <= 1
 

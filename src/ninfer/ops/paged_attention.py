@@ -14,8 +14,9 @@ over positions have one order that is aligned to absolute positions, however the
 
 Numerics. Softmax is float. With int8 KV under every profile but `f32`, `scale * q` (a float32 product) of each
 head is taken as 16-bit fixed point (`two_digits`) and the products with the key codes are exact integers inside a
-group. The weights p times the value scales may be taken so too: the positions of a page, those the row does not see as
-zero, are then one row of codes per group, and their products with the value codes are exact integers.
+group. The weights, against the largest score of an aligned segment of 256 positions, may be taken so too, times the
+value scales: codes of one segment and group are then multiples of 1/32512 of the largest value scale of the positions
+that the row sees there, and their products with the value codes are exact integers.
 The tolerance `ATTENTION_CODES` allows for that; the oracle does not round weights. With bf16 KV, and under `f32`, all
 of this stays float32. Weights below e^-64 of the largest may be taken as zero.
 """
