@@ -63,7 +63,13 @@ def test_json_has_every_documented_field(ninfer, smollm2) -> None:
         *("model", "prompt_ids", "output_ids", "text", "finish", "stop", "seed", "usage", "seconds", "rates", "plan"),
     }
     usage, seconds, rates = found["usage"], found["seconds"], found["rates"]
-    assert usage == {"prompt_tokens": 37, "cached_tokens": 0, "computed_tokens": 37, "completion_tokens": 8}
+    assert usage == {
+        "prompt_tokens": 37,
+        "cached_tokens": 0,
+        "computed_tokens": 37,
+        "recomputed_tokens": 0,
+        "completion_tokens": 8,
+    }
     assert set(seconds) == {"load", "prepare", "queue", "prefill", "decode", "total", "ttft"}
     phases = sum(seconds[phase] for phase in ("load", "prepare", "queue", "prefill", "decode"))
     assert 0 < phases <= seconds["total"] * (1 + 1e-9)

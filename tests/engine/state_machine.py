@@ -209,10 +209,10 @@ class StateMachine(RuleBasedStateMachine):
             self._drop(lane, list(lane.snapshots))
         assert self.slots.slots.num_free == self.slots.slots.size
         assert self.slots.journals.num_free == self.slots.journals.size
-        assert self.memory.pages.num_free == self.memory.pages.size
+        assert self.memory.pages.num_free == self.memory.pages.num_pages
 
     def _new_lane(self) -> Lane:
-        assert self.memory.has_room(MAX_TOKENS + 1), "sequences always have room for as many as lanes"
+        assert self.memory.has_slots, "sequences always have room for as many as lanes"
         return Lane(self.memory.new_sequence(MAX_TOKENS + 1))
 
     def _reserve(self, part: Part, most: int = MAX_TOKENS) -> list[int]:

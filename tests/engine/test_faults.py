@@ -60,7 +60,7 @@ def test_a_failure_during_the_prompt_leaves_no_completion() -> None:
     outcome = run(engine, REQUESTS[0])
     assert isinstance(outcome.ending, Failed)
     assert outcome.failed.usage.to_dict() == {
-        "prompt_tokens": 3, "cached_tokens": 0, "computed_tokens": 0, "completion_tokens": 0
+        "prompt_tokens": 3, "cached_tokens": 0, "computed_tokens": 0, "recomputed_tokens": 0, "completion_tokens": 0
     }  # fmt: skip
 
 

@@ -46,12 +46,12 @@ def request(ids: tuple[int, ...], max_new: int) -> GenerationRequest:
 
 
 def load(artifact: Artifact, **settings: object) -> Engine:
-    config = EngineConfig.from_dict({"max_context": LENGTH + MORE, **settings})
+    config = EngineConfig.from_dict({"max_context": LENGTH + MORE, "prefix_reuse": False, **settings})
     return load_engine(plan_engine(config, artifact, detect_hardware()), artifact)
 
 
 def state_of(engine: Engine, slot: int = 0) -> list[LayerState]:
-    """What a slot holds; a lone sequence has the first one."""
+    """What a slot holds; a lone sequence has the first one, if no snapshot is taken of it."""
     return engine._model._live().read_state(slot)  # type: ignore[attr-defined]  # only tests look at states
 
 

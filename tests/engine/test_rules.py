@@ -207,7 +207,7 @@ def test_one_token_has_no_decode_phase() -> None:
 def test_usage_counts_prompt_and_completion() -> None:
     usage = run(formula_engine(PLAN), GenerationRequest((1,) * 70, max_new=3)).finished.usage
     assert usage.to_dict() == {
-        "prompt_tokens": 70, "cached_tokens": 0, "computed_tokens": 70, "completion_tokens": 3
+        "prompt_tokens": 70, "cached_tokens": 0, "computed_tokens": 70, "recomputed_tokens": 0, "completion_tokens": 3
     }  # fmt: skip
 
 

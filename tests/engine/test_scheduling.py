@@ -50,15 +50,40 @@ def test_no_more_sequences_than_lanes() -> None:
     assert all(outcome.finished.reason is FinishReason.OUTPUT_LIMIT for outcome in outcomes.values())
 
 
-def test_admission_waits_for_pages_and_is_not_overtaken() -> None:
-    """3 pages: the first request needs 2, the second 3, the third would fit at once but came later."""
+def test_admission_waits_for_pages() -> None:
+    """3 pages: the first request needs 2, the second 3."""
     plan = make_plan(vocab_size=50, max_context=192, num_pages=3, max_concurrency=3)
     engine = formula_engine(plan)
     engine.submit(GenerationRequest((1,) * 60, max_new=10))
     engine.submit(GenerationRequest((2,) * 130, max_new=5))
-    engine.submit(GenerationRequest((3,), max_new=1))
+    engine.step()
+    assert (engine.num_running, engine.num_waiting) == (1, 1)
     order = [event.request_id for event in engine.drain() if isinstance(event, Finished)]
-    assert order == [0, 1, 2]
+    assert order == [0, 1]
+
+
+def test_a_request_without_room_is_overtaken_as_often_as_there_are_lanes_and_then_no_more() -> None:
+    """The long one cannot start beside the first; of five short ones that could, three go first."""
+    plan = make_plan(vocab_size=50, max_context=256, num_pages=4, max_concurrency=3)
+    engine = formula_engine(plan)
+    engine.submit(GenerationRequest((1,) * 60, max_new=40))
+    long = engine.submit(GenerationRequest((2,) * 200, max_new=1))
+    for _ in range(5):
+        engine.submit(GenerationRequest((3,), max_new=2))
+    order = [event.request_id for event in engine.drain() if isinstance(event, Finished)]
+    assert order == [2, 3, 4, 0, long, 5, 6]
+
+
+def test_several_that_wait_for_pages_are_overtaken_alike() -> None:
+    plan = make_plan(vocab_size=50, max_context=256, num_pages=4, max_concurrency=2)
+    engine = formula_engine(plan)
+    engine.submit(GenerationRequest((1,) * 60, max_new=40))
+    for _ in range(2):
+        engine.submit(GenerationRequest((2,) * 200, max_new=1))
+    for _ in range(3):
+        engine.submit(GenerationRequest((3,), max_new=2))
+    order = [event.request_id for event in engine.drain() if isinstance(event, Finished)]
+    assert order == [3, 4, 0, 1, 2, 5], "each of the two was overtaken twice"
 
 
 def test_admission_waits_for_a_state_slot() -> None:

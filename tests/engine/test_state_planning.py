@@ -10,8 +10,9 @@ import pytest
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import StateLayout, pages_for
 from ninfer.engine import EngineConfig, EnginePlan, Hardware, largest_contexts, plan_engine, planning
-from ninfer.engine.plan import StatePlan
-from ninfer.engine.planning import RUNTIME_ESTIMATE_BYTES
+from ninfer.engine.plan import PrefixPlan, StatePlan
+from ninfer.engine.planning import MARGIN_BYTES, RUNTIME_ESTIMATE_BYTES
+from ninfer.engine.prefix_planning import plan_prefix
 from ninfer.engine.state_planning import plan_state
 from ninfer.errors import CapacityError
 from ninfer.models.state import StateSizes, state_sizes
@@ -87,7 +88,7 @@ def test_sizes_are_those_of_all_layers() -> None:
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_every_lane_has_its_state_however_long_the_context(lanes: int) -> None:
     for context in (64, 6400):
-        made = plan(EngineConfig(max_context=context, max_concurrency=lanes))
+        made = plan(EngineConfig(max_context=context, max_concurrency=lanes, prefix_reuse=False))
         assert made.state == StatePlan(StateLayout("slots", 1))
         assert (made.options.num_state_slots, made.options.num_journals, made.options.journal_rows) == (lanes, 0, 0)
         items = {item.name: item.num_bytes for item in made.memory}
@@ -172,13 +173,66 @@ def test_more_logit_rows_than_the_engine_needs() -> None:
 
 
 def test_verification_and_snapshots_are_planned_in_slots_and_journals() -> None:
-    made = plan(
-        EngineConfig(max_context=64, max_concurrency=2, spec="ngram", draft_tokens=3), snapshot_bytes=3 * SLOT + 1
-    )
-    assert made.state == StatePlan(StateLayout("replay", 4), max_snapshots=3)
+    count = MIB // SLOT
+    config = EngineConfig(max_context=64, max_concurrency=2, spec="ngram", draft_tokens=3, snapshot_mib=1)
+    made = plan(config)
+    assert made.state == StatePlan(StateLayout("replay", 4), max_snapshots=count)
     options = made.options
-    assert (options.num_state_slots, options.num_journals, options.journal_rows) == (2 + 3, 4, 4)
+    assert (options.num_state_slots, options.num_journals, options.journal_rows) == (2 + count, 4, 4)
     assert (options.max_rows, options.max_logit_rows) == (64 + 4, 8)
     items = {item.name: item.num_bytes for item in made.memory}
-    assert items["state"] == 5 * SLOT + 16 * JOURNAL_ROW
-    assert made.to_dict()["state"] == {"layout": {"rollback": "replay", "verify_rows": 4}, "max_snapshots": 3}
+    assert items["state"] == (2 + count) * SLOT + 16 * JOURNAL_ROW
+    assert made.to_dict()["state"] == {"layout": {"rollback": "replay", "verify_rows": 4}, "max_snapshots": count}
+
+
+def reason(made: EnginePlan, name: str) -> str:
+    (found,) = [choice.reason for choice in made.choices if choice.field == name]
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_automatic_snapshots_are_four_for_each_sequence_and_four_more(lanes: int) -> None:
+    made = plan(EngineConfig(max_context=6400, max_concurrency=lanes))
+    assert made.state is not None
+    assert made.state.max_snapshots == 4 * lanes + 4
+    assert {item.name: item.num_bytes for item in made.memory}["state"] == (5 * lanes + 4) * SLOT
+    assert f"{4 * lanes + 4} snapshots of {SLOT} bytes" in reason(made, "snapshot_mib")
+
+
+def test_automatic_snapshots_leave_room_for_one_context_and_the_margin() -> None:
+    config = EngineConfig(max_context=6400)
+    enough = total(6400, "int8", 1) + MARGIN_BYTES
+    for spare, count in [(0, 0), (SLOT - 1, 0), (SLOT, 1), (5 * SLOT, 5), (100 * SLOT, 8)]:
+        made = plan(config, enough + spare)
+        assert made.state is not None
+        assert made.state.max_snapshots == count
+        assert (made.prefix is None) == (count == 0)
+    made = plan(config, enough)
+    assert "no room for a snapshot" in reason(made, "prefix_reuse")
+    assert "leaves room for, no more" in reason(made, "snapshot_mib")
+
+
+def test_automatic_snapshots_take_an_eighth_of_the_memory_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = StateSizes(100 * MIB, 1)
+    monkeypatch.setattr(planning, "state_sizes", lambda _: large)
+    made = plan(EngineConfig(max_context=64), 4000 * MIB)
+    assert made.state is not None
+    assert made.state.max_snapshots == 5
+
+
+@pytest.mark.parametrize(
+    ("context", "snapshots", "interval"),
+    [(64, 8, 512), (6400, 8, 1600), (6401, 8, 1664), (6400, 1, 6400), (64, 1, 512)],
+)
+def test_a_full_prompt_takes_half_of_the_snapshots(context: int, snapshots: int, interval: int) -> None:
+    prefix, choice = plan_prefix(EngineConfig(), context, snapshots)
+    assert prefix == PrefixPlan(interval)
+    assert choice is not None
+    assert choice.value == interval
+
+
+def test_without_reuse_there_are_no_snapshots() -> None:
+    for config in (EngineConfig(prefix_reuse=False, snapshot_mib=100), EngineConfig(snapshot_mib=0)):
+        made = plan(config)
+        assert made.prefix is None
+        assert made.state == StatePlan()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ninfer.engine.plan import PrefixPlan
 from ninfer.engine.testing import FaultyModel, FormulaModel, ScriptedProposer, formula_drafts
 from ninfer.metrics import FinishReason
 from server.harness import Live, live_server, plan_of, sse_events, wait_until
@@ -34,9 +35,9 @@ REQUESTS: list[dict[str, Any]] = [
 def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, list[dict[str, Any]]]]:
     """A server after 60 requests: ended in every way, several at once; and the bodies of those that were answered.
 
-    It drafts, rightly for two positions of three where the request is greedy.
+    It drafts, rightly for two positions of three where the request is greedy; and it has few pages.
     """
-    plan = plan_of(max_concurrency=8, prefill_chunk=16, verify_rows=5)
+    plan = plan_of(max_concurrency=8, prefill_chunk=16, num_pages=9, verify_rows=5, prefix=PrefixPlan())
     proposer = ScriptedProposer(formula_drafts(plan.vocab_size, lambda position: position % 3 != 0), 4)
 
     def model(plan: Any) -> FaultyModel:
@@ -150,10 +151,12 @@ def test_metrics_are_the_sums_of_the_rows(traffic: Traffic) -> None:
     for outcome in ("completed", "cancelled", "failed"):
         assert totals["requests"][outcome] == sum(row["outcome"] == outcome for row in rows)
     assert totals["requests"]["rejected"] == len(live.rows("request_rejected"))
-    for key in ("prompt_tokens", "cached_tokens", "computed_tokens", "completion_tokens"):
+    for key in ("prompt_tokens", "cached_tokens", "computed_tokens", "recomputed_tokens", "completion_tokens"):
         assert totals[key] == sum(choice[key] for choice in choices)
     engine = totals["engine"]
     assert engine["prefill_tokens"] == totals["computed_tokens"]
+    assert engine["cached_tokens"] == totals["cached_tokens"] > 0
+    assert engine["recomputed_tokens"] == totals["recomputed_tokens"]
     assert engine["completion_tokens"] == totals["completion_tokens"]
     assert engine["decode_tokens"] == sum(max(0, choice["completion_tokens"] - 1) for choice in choices)
     assert found["engine"]["running"] == found["engine"]["waiting"] == found["engine"]["places"]["taken"] == 0

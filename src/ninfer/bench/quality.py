@@ -236,6 +236,7 @@ def _plan(variant: Variant, artifact: Artifact, hardware: Hardware, context: int
         numerics=variant.numerics,
         prefill_chunk=rows,
         threads=threads,
+        prefix_reuse=False,
     )
     return plan_engine(config, artifact, hardware, logit_rows=rows)
 

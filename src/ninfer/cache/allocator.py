@@ -1,4 +1,4 @@
-"""Who owns which of a fixed number of things: KV pages, recurrent-state slots, journals."""
+"""Who owns which of a fixed number of things: recurrent-state slots, journals."""
 
 from __future__ import annotations
 

@@ -18,16 +18,14 @@ class SequenceState:
     """Pages and recurrent state of one sequence, and how many of its tokens are committed.
 
     A step reserves the tokens it is about to write behind the committed length, runs, and then commits how many of them
-    hold, or rolls back. Nothing ever writes below the committed length. Pages come and go with the length, under a
-    claim for `max_tokens` made at construction: once it exists, a sequence can always run to its end. Recurrent state
-    (`slots`, for models that have it) takes part in the same transaction.
+    hold, or rolls back. Nothing ever writes below the committed length, so that full pages may be shared. Pages come
+    and go with the length; whoever plans a step sees to it that as many are free as `num_missing` says. Recurrent state
+    (`slots`, for models that have it) takes part in the same transaction; it is claimed at construction.
     """
 
     def __init__(self, allocator: PageAllocator, max_tokens: int, slots: StateSlots | None = None) -> None:
         self._allocator = allocator
-        self._claim = pages_for(max_tokens)
-        allocator.claim(self._claim)
-        self._table: npt.NDArray[np.int32] = np.full(self._claim, -1, dtype=np.int32)
+        self._table: npt.NDArray[np.int32] = np.full(pages_for(max_tokens), -1, dtype=np.int32)
         self._num_pages = 0
         self._committed = 0
         self._reserved = 0
@@ -55,8 +53,49 @@ class SequenceState:
         """How the step under way uses recurrent state; None for models without it, and between steps."""
         return None if self._recurrent is None else self._recurrent.access
 
+    @property
+    def num_stored(self) -> int:
+        """Committed tokens that the stored recurrent state has: all but those that are to be replayed."""
+        return self._committed - (0 if self._recurrent is None else self._recurrent.num_replayed)
+
+    def num_missing(self, count: int) -> int:
+        """Pages that have to be taken for `count` tokens behind the committed length."""
+        return max(0, pages_for(self._committed + count) - self._num_pages)
+
+    def reuse(self, pages: Sequence[int], snapshot: Snapshot | None) -> None:
+        """Go on behind the tokens of full `pages` that others wrote, more than are committed here.
+
+        snapshot: the recurrent state after them, for models that have it. Own pages are given back.
+        """
+        self._check_between_steps("reuse")
+        num_tokens = len(pages) * PAGE_TOKENS
+        is_sound = snapshot is None if self._recurrent is None else snapshot and snapshot.num_tokens == num_tokens
+        if not is_sound or not self._committed < num_tokens <= self.max_tokens:
+            raise InvariantError(f"{len(pages)} pages and {snapshot} reused by a {self._words()} sequence")
+        for page in pages:
+            self._allocator.hold(page)
+        self._shrink(0)
+        self._table[: len(pages)] = pages
+        self._num_pages = len(pages)
+        self._committed = num_tokens
+        if self._recurrent is not None and snapshot is not None:
+            self._recurrent.restore(snapshot)
+
+    def exchange(self, pages: Sequence[int]) -> None:
+        """Go on with `pages` instead of the first own ones, which are full and have the same content."""
+        self._check_between_steps("exchange")
+        if len(pages) * PAGE_TOKENS > self._committed:
+            raise InvariantError(f"{len(pages)} full pages exchanged by a {self._words()} sequence")
+        for index, page in enumerate(pages):
+            own = int(self._table[index])
+            if page != own:
+                self._allocator.hold(page)
+                self._allocator.drop(own)
+                self._table[index] = page
+
     def reserve(self, count: int, *, partial: bool = False, snapshots: Sequence[int] = ()) -> None:
-        """Make room for `count` tokens behind the committed length. InvariantError inside a step or above the claim.
+        """Make room for `count` tokens behind the committed length. InvariantError inside a step, or where that is too
+        many.
 
         partial: how many of them hold is decided after the step. snapshots: as `RecurrentState.reserve` takes them.
         """
@@ -120,11 +159,10 @@ class SequenceState:
         self._shrink(pages_for(self._committed))
 
     def release(self) -> None:
-        """Give back every page, slot and claim. The sequence cannot be used afterwards."""
+        """Give back every page and slot. The sequence cannot be used afterwards."""
         if self._released:
             raise InvariantError("sequence released twice")
         self._shrink(0)
-        self._allocator.unclaim(self._claim)
         if self._recurrent is not None:
             self._recurrent.release()
         self._committed = self._reserved = 0
@@ -140,7 +178,7 @@ class SequenceState:
     def _shrink(self, num_pages: int) -> None:
         while self._num_pages > num_pages:
             self._num_pages -= 1
-            self._allocator.give_back(int(self._table[self._num_pages]))
+            self._allocator.drop(int(self._table[self._num_pages]))
             self._table[self._num_pages] = -1
 
     def _check_between_steps(self, verb: str) -> None:

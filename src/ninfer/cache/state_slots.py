@@ -97,6 +97,10 @@ class StateSlots:
         self._check_budget()
         self._holders[slot] = 1
 
+    def is_shared(self, slot: int) -> bool:
+        """Whether a snapshot has more than one holder."""
+        return self._holders[slot] > 1
+
     def hold(self, slot: int) -> None:
         """One more holder of a snapshot."""
         if slot not in self._holders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
@@ -13,14 +13,26 @@ from ninfer.cli.session import Session
 from ninfer.decoding import SamplingParams
 from ninfer.engine import EngineConfig, GenerationRequest, StopRules
 
-ONE_SEQUENCE = ("max_concurrency",)
+ONE_SEQUENCE = ("max_concurrency", "mixed_chunk")
 """Settings that mean nothing where one request runs at a time, and so are no options there."""
+
+ONE_REQUEST = ("prefix_reuse", "snapshot_mib")
+"""Settings that mean nothing where there is only one request."""
 
 
 def generation_options(function: Decorated) -> Decorated:
     """Adds the options of the answer, of sampling and of the engine."""
+    return _options(function, ONE_SEQUENCE)
+
+
+def single_request_options(function: Decorated) -> Decorated:
+    """The same for one request and no more."""
+    return _options(function, (*ONE_SEQUENCE, *ONE_REQUEST))
+
+
+def _options(function: Decorated, without: Collection[str]) -> Decorated:
     for decorate in (
-        field_options(EngineConfig, without=ONE_SEQUENCE),
+        field_options(EngineConfig, without=without),
         sampling_options,
         click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable."),
         click.option(

@@ -65,8 +65,10 @@ def render(plan: EnginePlan, available_bytes: int, largest: Mapping[str, int | N
         "kv_dtype": options.kv_format,
         "largest max_context": ", ".join(f"{value or 'none'} with {name} KV" for name, value in largest.items()),
         **_state_facts(plan),
+        **_prefix_facts(plan),
         **_draft_facts(plan),
         "prefill_chunk": f"{plan.prefill_chunk} tokens",
+        "mixed_chunk": "as measured" if plan.mixed_chunk == "auto" else f"{plan.mixed_chunk} tokens",
         "max_concurrency": f"{plan.max_concurrency}",
         "numerics": options.numerics,
         "threads": f"{options.threads}",
@@ -80,6 +82,15 @@ def render(plan: EnginePlan, available_bytes: int, largest: Mapping[str, int | N
         lines.append(f"{name:<{width}}  {value}{reason}")
     lines += ["", f"{'digest':<{width}}  {plan.digest}"]
     return "\n".join(lines) + "\n"
+
+
+def _prefix_facts(plan: EnginePlan) -> dict[str, str]:
+    facts = {"prefix_reuse": "off" if plan.prefix is None else "on"}
+    if plan.state is not None:
+        facts["snapshot_mib"] = f"{plan.state.max_snapshots} snapshots"
+        if plan.prefix is not None:
+            facts["snapshot_interval"] = f"{plan.prefix.snapshot_interval} tokens"
+    return facts
 
 
 def _draft_facts(plan: EnginePlan) -> dict[str, str]:

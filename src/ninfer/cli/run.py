@@ -8,7 +8,7 @@ import click
 
 from ninfer.cli.answer import generate
 from ninfer.cli.exit_codes import ExitCode
-from ninfer.cli.generation import engine_config, generation_options, make_request, session_sampling
+from ninfer.cli.generation import engine_config, make_request, session_sampling, single_request_options
 from ninfer.cli.output import notice, write_answer, write_json
 from ninfer.cli.prompt import parse_prompt
 from ninfer.cli.session import keep_openssl_out, open_session
@@ -22,7 +22,7 @@ from ninfer.cli.template_variables import pop_variables, template_options
 @click.option("--prompt-ids", metavar="IDS", help="Token ids like 1,2,3; needs no tokenizer.")
 @click.option("--raw", is_flag=True, help="Complete --prompt as plain text, without the chat template.")
 @template_options
-@generation_options
+@single_request_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of the text.")
 def command(
     model: str,
@@ -49,7 +49,7 @@ def command(
     """
     variables = pop_variables(settings)
     source = parse_prompt(prompt=prompt, messages=messages, prompt_ids=prompt_ids, raw=raw)
-    with open_session(model, engine_config(settings)) as session:
+    with open_session(model, engine_config({**settings, "prefix_reuse": False})) as session:
         keep_openssl_out()
         request = make_request(
             source.ids(session.tokenizer, session.template, variables),

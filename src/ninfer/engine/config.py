@@ -42,8 +42,9 @@ class EngineConfig:
     kv_capacity: int | Auto = field(
         default="auto",
         metadata=_help(
-            "Tokens of KV memory shared by all sequences, rounded up to pages of 64; at least max_context. auto: "
-            "enough for max_concurrency full contexts, or as much of that as fits."
+            "Tokens of KV memory shared by all sequences, rounded up to pages of 64; at least max_context. What no "
+            "running sequence needs of it is kept for reuse. auto: enough for max_concurrency full contexts, or as "
+            "much of that as fits."
         ),
     )
     kv_dtype: KVFormat = field(
@@ -58,6 +59,29 @@ class EngineConfig:
         metadata=_help(
             "Prompt tokens computed in one step, >= 1; never more than max_context is used. 512: large enough for full "
             "matrix speed, small enough that running sequences do not wait long."
+        ),
+    )
+    mixed_chunk: int | Auto = field(
+        default="auto",
+        metadata=_help(
+            "Prompt tokens computed in a step in which other sequences decode, >= 1; never more than prefill_chunk is "
+            "used. auto: as many as keep such a step under 2.5 times the same step without them, by measured times; "
+            "the tokens that come out are the same."
+        ),
+    )
+    prefix_reuse: bool = field(
+        default=True,
+        metadata=_help(
+            "True: requests reuse what others have computed of the same first tokens, which changes nothing but time. "
+            "False is for measurements of prefill."
+        ),
+    )
+    snapshot_mib: int | Auto = field(
+        default="auto",
+        metadata=_help(
+            "MiB for snapshots of recurrent state, >= 0, without which a model that has such state cannot reuse a "
+            "prefix; nothing for others. auto: 4 snapshots per sequence and 4 more, in at most an eighth of the "
+            "available memory."
         ),
     )
     max_concurrency: int = field(
@@ -136,6 +160,10 @@ class EngineConfig:
         _check_count("max_context", self.max_context, 2, None, auto=True)
         _check_count("kv_capacity", self.kv_capacity, 1, None, auto=True)
         _check_count("prefill_chunk", self.prefill_chunk, 1, None)
+        _check_count("mixed_chunk", self.mixed_chunk, 1, None, auto=True)
+        _check_count("snapshot_mib", self.snapshot_mib, 0, None, auto=True)
+        if type(self.prefix_reuse) is not bool:
+            raise ConfigError(f"prefix_reuse must be true or false, got {self.prefix_reuse!r}")
         _check_count("max_concurrency", self.max_concurrency, 1, MAX_CONCURRENCY)
         _check_word("spec", self.spec, get_args(SpecMethod))
         _check_count("draft_tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS, auto=True)

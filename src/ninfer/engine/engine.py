@@ -16,8 +16,10 @@ from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, GenerationEvent
 from ninfer.engine.guide import Guide
 from ninfer.engine.output import TextOutput
+from ninfer.engine.pacing import Pace
 from ninfer.engine.plan import EnginePlan
 from ninfer.engine.request import GenerationRequest
+from ninfer.engine.reuse import PrefixReuse
 from ninfer.engine.scheduler import Scheduler
 from ninfer.engine.sequence import Sequence
 from ninfer.engine.speculation import Speculation
@@ -54,12 +56,25 @@ class Engine:
         self._model = model
         options = plan.options
         self._memory = token_memory(plan)
+        self.counters = TokenCounters()
+        self._speculation = _speculation(plan, proposer, costs)
+        reuse = PrefixReuse(
+            self._memory,
+            self.counters,
+            snapshot_interval=0 if plan.prefix is None else plan.prefix.snapshot_interval,
+            drafts=self._speculation,
+        )
+        pace = Pace(plan.mixed_chunk, plan.prefill_chunk)
         self._scheduler = Scheduler(
-            self._memory, max_concurrency=plan.max_concurrency, prefill_chunk=plan.prefill_chunk
+            self._memory,
+            reuse,
+            max_concurrency=plan.max_concurrency,
+            prefill_chunk=plan.prefill_chunk,
+            window=plan.verify_rows - 1,
+            pace=pace,
         )
         batches = BatchBuilder(max_rows=options.max_rows, max_logit_rows=options.max_logit_rows)
-        self._speculation = _speculation(plan, proposer, costs)
-        self._loop = StepLoop(model, self._scheduler, batches, self._speculation)
+        self._loop = StepLoop(model, self._scheduler, reuse, pace, batches, self.counters, self._speculation)
         self._live: dict[int, Sequence] = {}
         self._outbox: list[GenerationEvent] = []
         self._streams: dict[int, deque[GenerationEvent]] = {}
@@ -74,19 +89,31 @@ class Engine:
         return self._scheduler.num_waiting
 
     @property
+    def num_preemptions(self) -> int:
+        """How often a sequence has given its memory to an older one."""
+        return self._scheduler.num_preemptions
+
+    @property
     def num_free_pages(self) -> int:
-        """KV pages that hold nothing, of `plan.num_pages`."""
-        return self._memory.pages.num_free
+        """KV pages that no request holds, of `plan.num_pages`; those kept for reuse are among them."""
+        return self._memory.pages.num_available
+
+    @property
+    def num_kept_pages(self) -> int:
+        """KV pages that are kept for reuse, whether a request holds them too or not."""
+        return 0 if self._memory.index is None else self._memory.index.num_pages
+
+    @property
+    def num_kept_snapshots(self) -> int:
+        """Snapshots of recurrent state that are kept for reuse."""
+        return 0 if self._memory.index is None else self._memory.index.num_snapshots
 
     @property
     def num_free_state_slots(self) -> int:
-        """Recurrent-state slots that hold nothing, of `plan.options.num_state_slots`."""
-        return 0 if self._memory.slots is None else self._memory.slots.slots.num_free
-
-    @property
-    def counters(self) -> TokenCounters:
-        """Tokens committed so far, all requests together."""
-        return self._loop.counters
+        """Recurrent-state slots that no request holds, of `plan.options.num_state_slots`; kept snapshots are among
+        them."""
+        slots = self._memory.slots
+        return 0 if slots is None else slots.slots.num_free + self.num_kept_snapshots
 
     @property
     def has_work(self) -> bool:
@@ -196,7 +223,7 @@ class Engine:
         if sequence.num_output and sequence.output is not None:
             rest = sequence.output.finish()
             if rest.text or rest.thinking:
-                self._publish(Delta(request_id, (), rest.text, thinking=rest.thinking))
+                self._publish(Delta(request_id, (), rest.text, thinking=rest.thinking, cached=sequence.num_cached))
         self._publish(self._loop.finish(sequence, FinishReason.CANCELLED))
         return True
 
@@ -268,7 +295,7 @@ def token_memory(plan: EnginePlan) -> TokenMemory:
             num_journals=plan.options.num_journals,
             max_snapshots=plan.state.max_snapshots,
         )
-    return TokenMemory(plan.num_pages, slots)
+    return TokenMemory(plan.num_pages, slots, reuses_prefixes=plan.prefix is not None)
 
 
 def _speculation(plan: EnginePlan, proposer: Proposer | None, costs: RoundCosts | None) -> Speculation | None:

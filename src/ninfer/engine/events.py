@@ -17,7 +17,7 @@ class Delta:
     several. text: what can be shown now; it may
     lag behind the ids while a character or a possible stop string is incomplete, and is always "" without a tokenizer.
     All texts joined are the answer. thinking: the same for what comes before the answer, if the request tells them
-    apart. logprobs: one per id if the request asked for them.
+    apart. logprobs: one per id if the request asked for them. cached: prompt tokens that were reused.
     """
 
     request_id: int
@@ -25,6 +25,7 @@ class Delta:
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
     thinking: str = ""
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

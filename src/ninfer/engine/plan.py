@@ -9,7 +9,7 @@ from typing import Any
 from ninfer.artifact.header import blake2b
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import StateLayout
-from ninfer.engine.config import DraftRule, EngineConfig, SpecMethod
+from ninfer.engine.config import Auto, DraftRule, EngineConfig, SpecMethod
 from ninfer.metrics import RoundTally
 from ninfer.models.batch import PAGE_TOKENS
 
@@ -72,12 +72,22 @@ class SpeculationPlan:
         return RoundTally(self.method, self.window)
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixPlan:
+    """What requests may reuse of others: full KV pages, which lie among the pages of all sequences and give way to
+    them; for models with recurrent state also `StatePlan.max_snapshots` snapshots, in prompts one every
+    `snapshot_interval` tokens (0: no recurrent state)."""
+
+    snapshot_interval: int = 0
+
+
 @dataclass(frozen=True)
 class EnginePlan:
     """What an engine will run and allocate. `num_pages` pages of 64 tokens always hold at least one full context.
 
-    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts and `verify_rows` per other running sequence,
-    its known token and drafts. `state` is None for models without recurrent state, `speculation` without drafts.
+    A step has at most `options.max_rows` rows: `prefill_chunk` of prompts, or `mixed_chunk` if a sequence decodes
+    (auto: as `engine.pacing` measures), and `verify_rows` per other running sequence, its known token and drafts.
+    `state` is None for models without recurrent state, `speculation` without drafts, `prefix` where nothing is reused.
     """
 
     config: EngineConfig
@@ -88,12 +98,14 @@ class EnginePlan:
     max_context: int
     num_pages: int
     prefill_chunk: int
+    mixed_chunk: int | Auto
     max_concurrency: int
     options: RuntimeOptions
     memory: tuple[MemoryItem, ...]
     choices: tuple[Choice, ...]
     state: StatePlan | None = None
     speculation: SpeculationPlan | None = None
+    prefix: PrefixPlan | None = None
 
     @property
     def verify_rows(self) -> int:

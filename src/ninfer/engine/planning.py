@@ -14,12 +14,13 @@ from ninfer.engine.config import MAX_THREADS, EngineConfig
 from ninfer.engine.drafting import MemoryPlanner, draft_memory, open_draft, plan_speculation, with_draft
 from ninfer.engine.hardware import Hardware
 from ninfer.engine.plan import Choice, EnginePlan, MemoryItem, SpeculationPlan, StatePlan
+from ninfer.engine.prefix_planning import plan_prefix, plan_snapshots
 from ninfer.engine.state_planning import plan_state
 from ninfer.errors import CapacityError, ConfigError
 from ninfer.models.batch import PAGE_TOKENS
 from ninfer.models.drafts import DraftSource
-from ninfer.models.registry import ModelConfig, read_config
-from ninfer.models.state import state_sizes
+from ninfer.models.registry import read_config
+from ninfer.models.state import StateSizes, state_sizes
 
 DEFAULT_CONTEXT = 2048
 
@@ -56,17 +57,15 @@ def plan_engine(
     artifact: PlannableArtifact,
     hardware: Hardware,
     *,
-    snapshot_bytes: int = 0,
     logit_rows: int = 0,
     besides: Mapping[str, int] | None = None,
     plan_memory: MemoryPlanner = models.plan_memory,
 ) -> EnginePlan:
     """Decide everything that is still open and count every byte.
 
-    snapshot_bytes: what snapshots of recurrent state may take. logit_rows: rows of one step whose logits can be had, if
-    an engine needs less; for measurements. besides: bytes by name that whoever runs the engine may take, such as a
-    server's caches. `plan_memory(artifact, options)` gives the exact bytes of the model's allocations by name; tests
-    bring their own.
+    logit_rows: rows of one step whose logits can be had, if an engine needs less; for measurements. besides: bytes by
+    name that whoever runs the engine may take, such as a server's caches. `plan_memory(artifact, options)` gives the
+    exact bytes of the model's allocations by name; tests bring their own.
 
     A plan needs all its memory to be available, mapped weights included, because every step reads all of them. Only
     with `weights_memory` set to mapped it may be short of those: it says by how much.
@@ -80,7 +79,6 @@ def plan_engine(
             artifact,
             hardware,
             source,
-            snapshot_bytes=snapshot_bytes,
             logit_rows=logit_rows,
             besides=besides or {},
             plan_memory=with_draft(plan_memory, source, config.max_concurrency),
@@ -93,7 +91,6 @@ def _plan(
     hardware: Hardware,
     source: DraftSource | None,
     *,
-    snapshot_bytes: int,
     logit_rows: int,
     besides: Mapping[str, int],
     plan_memory: MemoryPlanner,
@@ -103,9 +100,12 @@ def _plan(
     threads, threads_choice = _threads(config, hardware)
     isa, isa_choice = _isa(config, hardware)
     speculation, draft_choice = plan_speculation(config, source)
-    state, state_choice = _state(facts, speculation, snapshot_bytes)
+    sizes = state_sizes(facts)
+    state, state_choice = _state(sizes, speculation)
     mapped = _Sizing(config, artifact, hardware, plan_memory, threads, isa, "mapped", state, speculation, logit_rows)
-    mapped = replace(mapped, besides=besides)
+    mapped, snapshot_choice = _with_snapshots(replace(mapped, besides=besides), sizes, max_context)
+    state = mapped.state
+    prefix, prefix_choice = plan_prefix(config, max_context, None if state is None else state.max_snapshots)
     weights_memory, weights_choice = _weights_memory(mapped, max_context)
     sizing = replace(mapped, weights_memory=weights_memory)
     num_pages, pages_choice = _num_pages(sizing, max_context, facts.max_position)
@@ -120,6 +120,8 @@ def _plan(
         weights_choice,
         state_choice,
         draft_choice,
+        snapshot_choice,
+        prefix_choice,
         isa_choice,
     )
     return EnginePlan(
@@ -131,12 +133,14 @@ def _plan(
         max_context=max_context,
         num_pages=num_pages,
         prefill_chunk=prefill_chunk,
+        mixed_chunk=config.mixed_chunk if config.mixed_chunk == "auto" else min(config.mixed_chunk, prefill_chunk),
         max_concurrency=config.max_concurrency,
         options=sizing.options(max_context, num_pages),
         memory=sizing.memory(max_context, num_pages),
         choices=tuple(choice for choice in choices if choice is not None),
         state=state,
         speculation=speculation,
+        prefix=prefix,
     )
 
 
@@ -153,14 +157,17 @@ def largest_contexts(
     """
     facts = read_config(artifact.architecture, artifact.config, file=artifact.path)
     threads, isa = _threads(config, hardware)[0], _isa(config, hardware)[0]
+    sizes = state_sizes(facts)
     found: dict[str, int | None] = {}
     with open_draft(config, artifact) as source:
         speculation, _ = plan_speculation(config, source)
-        state, _ = _state(facts, speculation, 0)
+        state, _ = _state(sizes, speculation)
         planner = with_draft(plan_memory, source, config.max_concurrency)
         for kv_dtype in get_args(KVFormat):
             one = replace(config, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto")
             sizing = _Sizing(one, artifact, hardware, planner, threads, isa, "mapped", state, speculation)
+            if config.snapshot_mib != "auto":
+                sizing, _ = _with_snapshots(sizing, sizes, 2)
             found[kv_dtype] = sizing.largest_context(facts.max_position)
     return found
 
@@ -368,15 +375,28 @@ def _shortage(sizing: _Sizing, max_context: int, num_pages: int) -> Choice | Non
     return Choice("weights_memory", sizing.weights_memory, reason)
 
 
-def _state(
-    facts: ModelConfig, speculation: SpeculationPlan | None, snapshot_bytes: int
-) -> tuple[StatePlan | None, Choice | None]:
-    sizes = state_sizes(facts)
+def _state(sizes: StateSizes | None, speculation: SpeculationPlan | None) -> tuple[StatePlan | None, Choice | None]:
     if sizes is None:
         return None, None
-    return plan_state(sizes, verify_rows=_verify_rows(speculation), snapshot_bytes=snapshot_bytes)
+    return plan_state(sizes, verify_rows=_verify_rows(speculation))
 
 
 def _verify_rows(speculation: SpeculationPlan | None) -> int:
     """`EnginePlan.verify_rows`."""
     return 1 if speculation is None else 1 + speculation.window
+
+
+def _with_snapshots(sizing: _Sizing, sizes: StateSizes | None, max_context: int) -> tuple[_Sizing, Choice | None]:
+    """The same with room for snapshots, beside one context at least if their number is automatic."""
+    state = sizing.state
+    if state is None or sizes is None:
+        return sizing, None
+
+    def with_count(count: int) -> _Sizing:
+        return replace(sizing, state=replace(state, max_snapshots=count))
+
+    def fits(count: int) -> bool:
+        return with_count(count).fits(max_context, pages_for(max_context), MARGIN_BYTES)
+
+    count, choice = plan_snapshots(sizing.config, sizes.slot_bytes, sizing.hardware.available_bytes, fits)
+    return with_count(count), choice

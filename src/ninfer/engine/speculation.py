@@ -98,8 +98,12 @@ class Speculation:
             ]
         )
 
+    def settle(self, sequence_id: int) -> None:
+        """The pages of a sequence are about to be shared."""
+        self._proposer.settle(sequence_id)
+
     def forget(self, sequence_id: int) -> None:
-        """A sequence has ended."""
+        """A sequence has ended, or its token memory is another one."""
         self._proposer.forget(sequence_id)
         self._policy.forget(sequence_id)
 

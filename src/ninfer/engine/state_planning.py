@@ -16,8 +16,8 @@ from ninfer.engine.plan import Choice, StatePlan
 from ninfer.models.state import StateSizes
 
 
-def plan_state(sizes: StateSizes, *, verify_rows: int = 1, snapshot_bytes: int = 0) -> tuple[StatePlan, Choice]:
-    """The cheaper way to keep state, and why. `snapshot_bytes` are spent on whole slots."""
+def plan_state(sizes: StateSizes, *, verify_rows: int = 1) -> tuple[StatePlan, Choice]:
+    """The cheaper way to keep state, without snapshots, and why."""
     by_slots = verify_rows * sizes.slot_bytes
     by_replay = sizes.slot_bytes + 2 * verify_rows * sizes.journal_row_bytes
     costs = f"for {verify_rows} rows of a block, slots take {by_slots} bytes of each sequence and replay {by_replay}"
@@ -26,5 +26,4 @@ def plan_state(sizes: StateSizes, *, verify_rows: int = 1, snapshot_bytes: int =
         costs = f"every step is kept as a whole, and one slot of {sizes.slot_bytes} bytes is enough for a sequence"
     else:
         layout = StateLayout("replay" if by_replay < by_slots else "slots", verify_rows)
-    state = StatePlan(layout, snapshot_bytes // sizes.slot_bytes)
-    return state, Choice("rollback", layout.rollback, costs)
+    return StatePlan(layout), Choice("rollback", layout.rollback, costs)

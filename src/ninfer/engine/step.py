@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ninfer.cache import Snapshot
 from ninfer.decoding import TokenLogprobs, distribution, sample, token_logprobs
 from ninfer.decoding.proposer import Draft
 from ninfer.decoding.verification import verify_drawn
@@ -15,6 +16,8 @@ from ninfer.engine.batch import BatchBuilder
 from ninfer.engine.events import Delta, Failed, Finished, GenerationEvent
 from ninfer.engine.guide import require_clean_close
 from ninfer.engine.output import Shown, TextOutput
+from ninfer.engine.pacing import Pace
+from ninfer.engine.reuse import PrefixReuse
 from ninfer.engine.scheduler import ScheduledRows, Scheduler, StepPlan
 from ninfer.engine.sequence import Sequence
 from ninfer.engine.speculation import KeptRows, Speculation
@@ -42,7 +45,7 @@ class Turn:
 
     ids: the tokens that follow, each as plain decoding would have chosen it. position, kept, row: the rows that became
     final, as in `KeptRows`. reason, stop, error: how the sequence ends, if it does. result: of a round
-    (`ninfer.metrics.SpeculationCounts`).
+    (`ninfer.metrics.SpeculationCounts`). snapshots: those that the step made.
     """
 
     scheduled: ScheduledRows
@@ -57,19 +60,29 @@ class Turn:
     stop: str | None = None
     error: NInferError | None = None
     result: DraftResult | None = None
+    snapshots: tuple[Snapshot, ...] = ()
 
 
 class StepLoop:
     """Runs steps over the scheduler's sequences. A step changes nothing unless its forward succeeds."""
 
     def __init__(
-        self, model: ForwardModel, scheduler: Scheduler, batches: BatchBuilder, speculation: Speculation | None = None
+        self,
+        model: ForwardModel,
+        scheduler: Scheduler,
+        reuse: PrefixReuse,
+        pace: Pace,
+        batches: BatchBuilder,
+        counters: TokenCounters,
+        speculation: Speculation | None = None,
     ) -> None:
         self._model = model
         self._scheduler = scheduler
+        self._reuse = reuse
+        self._pace = pace
         self._batches = batches
         self._speculation = speculation
-        self.counters = TokenCounters()
+        self._counters = counters
 
     def step(self) -> list[GenerationEvent]:
         """One step; the events it gave, in row order.
@@ -77,6 +90,7 @@ class StepLoop:
         A BackendError of the forward, or of a proposer, ends the sequences of the step; any other exception leaves the
         step undone. What the forward wrote over by then (`SequenceState.rollback`) is computed again.
         """
+        began = now_ns()
         self._scheduler.admit()
         plan = self._scheduler.plan()
         if not plan.scheduled:
@@ -88,7 +102,9 @@ class StepLoop:
                 plan = self._speculation.draft(plan)
                 times.draft = now_ns() - started
             for scheduled in plan.scheduled:
-                scheduled.sequence.state.reserve(scheduled.count, partial=scheduled.is_block)
+                sequence, count = scheduled.sequence, scheduled.count
+                counts = () if scheduled.is_block else self._reuse.snapshot_counts(sequence, count)
+                sequence.state.reserve(count, partial=scheduled.is_block, snapshots=counts)
             logits = self._model.forward(self._batches.build(plan))
             times.verify = now_ns() - started - times.draft
         except BackendError as error:
@@ -99,20 +115,20 @@ class StepLoop:
         turns = self._decide(plan, logits, times)
         self._commit(turns, times)
         self._learn(plan, turns, times)
-        return self._publish(turns)
+        events = self._publish(turns)
+        self._pace.observe(plan.num_decoding, plan.num_prompt_rows, (now_ns() - began) * 1e-9)
+        return events
 
     def _decide(self, plan: StepPlan, logits: Logits, times: RoundTimes) -> list[Turn]:
         """Let every sequence walk through its rows of logits."""
         started = now_ns()
-        self.counters.steps += 1
+        self._counters.steps += 1
         turns: list[Turn] = []
         row = logit_row = 0
         for scheduled in plan.scheduled:
             turn = Turn(scheduled, scheduled.sequence.state.committed, row, scheduled.count)
             turns.append(turn)
             row += scheduled.count
-            if not scheduled.sequence.num_output:
-                self.counters.prefill += scheduled.count
             if scheduled.wants_token:
                 num_rows = 1 + len(scheduled.draft.ids)
                 self._walk(turn, logits[logit_row : logit_row + num_rows])
@@ -157,9 +173,9 @@ class StepLoop:
         """Account for the tokens of a turn; `before` it there were so many."""
         sequence = turn.scheduled.sequence
         num_new = sequence.num_output - before
-        self.counters.completion += num_new
+        self._counters.completion += num_new
         if not before:
-            self.counters.first += num_new
+            self._counters.first += num_new
         elif num_new:
             # What was drafted from the end of an answer on was never tested.
             has_ended = turn.reason is not None or turn.error is not None
@@ -171,7 +187,8 @@ class StepLoop:
         """Make final what holds, and let the proposer know."""
         started = now_ns()
         for turn in turns:
-            turn.scheduled.sequence.state.commit(turn.kept)
+            turn.snapshots = turn.scheduled.sequence.state.commit(turn.kept)
+            turn.scheduled.sequence.count_rows(turn.kept, self._counters)
         committed = now_ns()
         times.rollback = committed - started
         if self._speculation is not None:
@@ -182,6 +199,8 @@ class StepLoop:
                 for turn in living:
                     turn.error = error
             times.draft += now_ns() - committed
+        for turn in turns:
+            self._reuse.committed(turn.scheduled.sequence, turn.snapshots, is_sound=turn.error is None)
 
     def _learn(self, plan: StepPlan, turns: list[Turn], times: RoundTimes) -> None:
         """Charge a step's rounds with its time, and let windows be chosen by what it gave."""
@@ -198,7 +217,10 @@ class StepLoop:
         for turn in turns:
             sequence = turn.scheduled.sequence
             if turn.ids:
-                events.append(Delta(sequence.id, tuple(turn.ids), turn.text, tuple(turn.logprobs), turn.thinking))
+                logprobs = tuple(turn.logprobs)
+                events.append(
+                    Delta(sequence.id, tuple(turn.ids), turn.text, logprobs, turn.thinking, sequence.num_cached)
+                )
             if turn.error is not None:
                 events.append(self.fail(sequence, turn.error))
             elif turn.reason is not None:
@@ -207,12 +229,14 @@ class StepLoop:
 
     def finish(self, sequence: Sequence, reason: FinishReason, stop: str | None = None) -> Finished:
         """End a sequence: memory freed, timeline closed."""
+        self._reuse.ended(sequence)
         self._release(sequence)
         usage, timings = sequence.account()
         return Finished(sequence.id, reason, usage, timings, sequence.seed, stop, sequence.rounds.result())
 
     def fail(self, sequence: Sequence, error: NInferError) -> Failed:
         """End a sequence by an error."""
+        self._reuse.failed(sequence, error)
         self._release(sequence)
         usage, timings = sequence.account()
         return Failed(sequence.id, error, usage, timings, sequence.rounds.result())

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ninfer.backends.options import RuntimeOptions
 from ninfer.cache import pages_for
 from ninfer.decoding.proposer import Committed, Draft, DraftTask
-from ninfer.engine.config import EngineConfig
-from ninfer.engine.plan import EnginePlan, SpeculationPlan, StatePlan
+from ninfer.engine.config import Auto, EngineConfig
+from ninfer.engine.plan import EnginePlan, PrefixPlan, SpeculationPlan, StatePlan
 from ninfer.engine.step import ForwardModel, Logits
 from ninfer.errors import InvariantError
 from ninfer.models.batch import PAGE_TOKENS, BatchLimits, ForwardBatch, SequenceRows, check_batch
@@ -31,13 +31,15 @@ def make_plan(
     max_context: int = 256,
     num_pages: int | None = None,
     prefill_chunk: int = 64,
+    mixed_chunk: int | Auto | None = None,
     max_concurrency: int = 4,
     end_token_ids: tuple[int, ...] = (),
     state: StatePlan | None = None,
     verify_rows: int = 1,
+    prefix: PrefixPlan | None = None,
 ) -> EnginePlan:
-    """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes, `verify_rows` 1 is
-    without drafts."""
+    """A plan without a file or a machine behind it. `num_pages` None is enough for all lanes, `mixed_chunk` None is
+    `prefill_chunk`, `verify_rows` 1 is without drafts."""
     if num_pages is None:
         num_pages = max_concurrency * pages_for(max_context)
     return EnginePlan(
@@ -49,6 +51,7 @@ def make_plan(
         max_context=max_context,
         num_pages=num_pages,
         prefill_chunk=prefill_chunk,
+        mixed_chunk=prefill_chunk if mixed_chunk is None else mixed_chunk,
         max_concurrency=max_concurrency,
         options=RuntimeOptions(
             num_pages=num_pages,
@@ -62,6 +65,7 @@ def make_plan(
         choices=(),
         state=state,
         speculation=None if verify_rows == 1 else SpeculationPlan("ngram", verify_rows - 1),
+        prefix=prefix,
     )
 
 
@@ -307,7 +311,8 @@ class ScriptedProposer:
 
     def observe(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
-            known = self._observed.get(rows.sequence, rows.position if rows.position == 0 else -1)
+            # What a prefix hit brought along, whole pages of it, is not told.
+            known = self._observed.get(rows.sequence, rows.position if rows.position % PAGE_TOKENS == 0 else -1)
             if rows.position != known or len(rows.tokens) <= rows.position + rows.count:
                 raise InvariantError(f"{rows} observed behind {known} tokens")
             if len(rows.pages) < pages_for(rows.position + rows.count):

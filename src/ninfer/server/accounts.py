@@ -87,6 +87,7 @@ class Totals:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
     completion_tokens: int = 0
     rounds: Rounds = NO_ROUNDS
     decode_seconds: float = 0.0
@@ -95,6 +96,7 @@ class Totals:
         self.prompt_tokens += usage.prompt
         self.cached_tokens += usage.cached
         self.computed_tokens += usage.computed
+        self.recomputed_tokens += usage.recomputed
         self.completion_tokens += usage.completion
         self.rounds = joined_rounds((self.rounds, rounds))
         self.decode_seconds += decode_seconds
@@ -247,7 +249,7 @@ class Accounts:
 
     def _counts(self) -> tuple[int, int, int, int]:
         counters = self.counters
-        return counters.prefill, counters.decode, self.totals.cached_tokens, counters.steps
+        return counters.prefill, counters.decode, counters.cached, counters.steps
 
 
 def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
@@ -261,6 +263,7 @@ def account(answer: Answer, work: Usage, phases: Phases) -> dict[str, Any]:
             "completion_tokens": usage.completion,
             "reasoning_tokens": usage.thinking,
             "computed_prefill_tokens": work.computed,
+            "recomputed_tokens": work.recomputed,
         },
         "timings_seconds": phases.to_dict(),
         "rates": request_rates(work, phases),

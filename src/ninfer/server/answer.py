@@ -30,7 +30,7 @@ class WireUsage:
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to one prompt: what has come of it so far."""
+    """One answer to one prompt: what has come of it so far. cached: prompt tokens reused, known with the first one."""
 
     index: int
     prompt: Prompt
@@ -40,12 +40,14 @@ class Choice:
     pieces: list[Piece] = field(default_factory=list)
     reader: PieceReader = field(default_factory=lambda: PieceReader(None))
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    cached: int = 0
     ending: Finished | Failed | None = None
 
     def add(self, event: GenerationEvent) -> list[Piece]:
         """Take an event; the pieces of the answer that are certain by it."""
         if isinstance(event, Delta):
             self.ids += event.ids
+            self.cached = event.cached
             self.texts.append(event.text)
             self.logprobs += event.logprobs
             new = self.reader.push(event.thinking, event.text)
@@ -112,6 +114,7 @@ class Answer:
             completion=sum(u.completion for u in usages),
             computed=sum(u.computed for u in usages),
             thinking=sum(u.thinking for u in usages),
+            recomputed=sum(u.recomputed for u in usages),
         )
 
     @property
@@ -147,7 +150,7 @@ class Writer(Protocol):
         """The body of an answer that is not streamed."""
 
     def opening(self, choices: Sequence[Choice]) -> bytes:
-        """The events before the first delta."""
+        """The events before the first delta, written when its choice already has it."""
 
     def delta(self, choice: Choice, delta: Delta, pieces: Sequence[Piece]) -> bytes:
         """The events of new output, which `choice` already has; empty if there is nothing to show."""

@@ -178,10 +178,11 @@ class MessageWriter:
         return {**self._message(blocks), **_stop(choice), "usage": _usage(answer)}
 
     def opening(self, choices: Sequence[Choice]) -> bytes:
+        (choice,) = choices
         usage = {
-            "input_tokens": len(choices[0].prompt.ids),
+            "input_tokens": len(choice.prompt.ids) - choice.cached,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
+            "cache_read_input_tokens": choice.cached,
             "output_tokens": 0,
         }
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}

@@ -162,8 +162,12 @@ class GenerationEndpoint:
         headers = [(k.encode(), v.encode()) for k, v in {**sse.HEADERS, **self._headers(entry)}.items()]
         entry.is_answered = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        out = writer.opening(answer.choices)
+        out = b""
+        is_open = False
         while True:
+            if batch and not is_open:  # not before: an opening may tell what was reused of the prompt
+                out += writer.opening(answer.choices)
+                is_open = True
             out += _events(writer, batch, generation) if batch else sse.HEARTBEAT
             if answer.has_ended:
                 break

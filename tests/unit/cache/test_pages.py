@@ -16,55 +16,48 @@ def test_pages_for(tokens: int, pages: int) -> None:
 
 def test_lowest_free_page_goes_out_first() -> None:
     allocator = PageAllocator(5)
-    allocator.claim(5)
     assert [allocator.take() for _ in range(5)] == [0, 1, 2, 3, 4]
     for page in (3, 0, 4):
-        allocator.give_back(page)
+        allocator.drop(page)
     assert [allocator.take() for _ in range(3)] == [0, 3, 4]
+    with pytest.raises(InvariantError, match="none is free"):
+        allocator.take()
 
 
-def test_double_free_is_our_bug() -> None:
+def test_a_page_lives_as_long_as_someone_holds_or_keeps_it() -> None:
     allocator = PageAllocator(2)
-    allocator.claim(2)
     page = allocator.take()
-    allocator.give_back(page)
-    with pytest.raises(InvariantError, match="page 0 was given back but is not owned"):
-        allocator.give_back(page)
+    allocator.hold(page)
+    allocator.keep(page)
+    allocator.drop(page)
+    assert (allocator.num_free, allocator.num_idle, allocator.is_held(page)) == (1, 0, True)
+    allocator.drop(page)
+    assert (allocator.num_free, allocator.num_idle, allocator.num_available) == (1, 1, 2)
+    allocator.hold(page)
+    allocator.discard(page)
+    assert (allocator.num_free, allocator.num_idle) == (1, 0)
+    allocator.drop(page)
+    assert (allocator.num_free, allocator.num_idle) == (2, 0)
 
 
-@pytest.mark.parametrize("page", [-1, 2, 99])
-def test_a_page_that_does_not_exist_cannot_be_given_back(page: int) -> None:
-    with pytest.raises(InvariantError, match="not owned"):
-        PageAllocator(2).give_back(page)
+@pytest.mark.parametrize("page", [-1, 0, 2, 99])
+@pytest.mark.parametrize("verb", ["hold", "drop", "keep", "discard"])
+def test_nothing_can_be_done_with_a_free_page(verb: str, page: int) -> None:
+    with pytest.raises(InvariantError, match=f"page {page} is neither held nor kept"):
+        getattr(PageAllocator(2), verb)(page)
 
 
-def test_no_page_without_a_claim() -> None:
-    allocator = PageAllocator(3)
-    with pytest.raises(InvariantError, match="without a claim"):
-        allocator.take()
-    allocator.claim(1)
-    allocator.take()
-    with pytest.raises(InvariantError, match="without a claim"):
-        allocator.take()
-
-
-def test_claims_never_exceed_what_exists() -> None:
-    allocator = PageAllocator(3)
-    allocator.claim(2)
-    with pytest.raises(InvariantError, match="cannot claim 2 pages, 1 of 3"):
-        allocator.claim(2)
-    with pytest.raises(InvariantError, match="cannot claim -1"):
-        allocator.claim(-1)
-
-
-def test_a_taken_page_keeps_its_claim() -> None:
-    allocator = PageAllocator(3)
-    allocator.claim(2)
-    allocator.take()
-    with pytest.raises(InvariantError, match="cannot unclaim 2"):
-        allocator.unclaim(2)
-    allocator.unclaim(1)
-    assert allocator.num_claimable == 2
+def test_a_page_is_kept_once_and_dropped_as_often_as_held() -> None:
+    allocator = PageAllocator(1)
+    page = allocator.take()
+    with pytest.raises(InvariantError, match="not kept"):
+        allocator.discard(page)
+    allocator.keep(page)
+    with pytest.raises(InvariantError, match="kept twice"):
+        allocator.keep(page)
+    allocator.drop(page)
+    with pytest.raises(InvariantError, match="not held"):
+        allocator.drop(page)
 
 
 @pytest.mark.parametrize("num_pages", [0, -1])
@@ -74,54 +67,55 @@ def test_an_allocator_has_pages(num_pages: int) -> None:
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Against a model: a set of free ids and a number of promises."""
+    """Against a model: holders by page, and a set of kept pages."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.size = 7
+        self.size = 5
         self.allocator = PageAllocator(self.size)
-        self.free = set(range(self.size))
-        self.claimed = 0
+        self.holders = [0] * self.size
+        self.kept: set[int] = set()
 
-    @rule(count=st.integers(0, 7))
-    def claim(self, count: int) -> None:
-        if count <= self.size - self.claimed:
-            self.allocator.claim(count)
-            self.claimed += count
-        else:
-            with pytest.raises(InvariantError):
-                self.allocator.claim(count)
+    def free(self) -> set[int]:
+        return {page for page in range(self.size) if not self.holders[page] and page not in self.kept}
 
-    @rule(count=st.integers(0, 7))
-    def unclaim(self, count: int) -> None:
-        if count <= self.claimed - (self.size - len(self.free)):
-            self.allocator.unclaim(count)
-            self.claimed -= count
-        else:
-            with pytest.raises(InvariantError):
-                self.allocator.unclaim(count)
-
-    @precondition(lambda self: self.size - len(self.free) < self.claimed)
+    @precondition(lambda self: self.free())
     @rule()
     def take(self) -> None:
         page = self.allocator.take()
-        assert page == min(self.free)
-        self.free.remove(page)
+        assert page == min(self.free())
+        self.holders[page] = 1
 
-    @rule(page=st.integers(0, 6))
-    def give_back(self, page: int) -> None:
-        if page in self.free:
-            with pytest.raises(InvariantError):
-                self.allocator.give_back(page)
+    @rule(page=st.integers(0, 4))
+    def hold(self, page: int) -> None:
+        if page not in self.free():
+            self.allocator.hold(page)
+            self.holders[page] += 1
+
+    @rule(page=st.integers(0, 4))
+    def drop(self, page: int) -> None:
+        if self.holders[page]:
+            self.allocator.drop(page)
+            self.holders[page] -= 1
         else:
-            self.allocator.give_back(page)
-            self.free.add(page)
+            with pytest.raises(InvariantError):
+                self.allocator.drop(page)
+
+    @rule(page=st.integers(0, 4))
+    def keep_or_discard(self, page: int) -> None:
+        if page in self.kept:
+            self.allocator.discard(page)
+            self.kept.remove(page)
+        elif self.holders[page]:
+            self.allocator.keep(page)
+            self.kept.add(page)
 
     @invariant()
     def counts_agree(self) -> None:
-        assert self.allocator.num_free == len(self.free)
-        assert self.allocator.num_claimed == self.claimed
-        assert self.allocator.num_claimable == self.size - self.claimed
+        assert self.allocator.num_free == len(self.free())
+        assert self.allocator.num_idle == sum(not self.holders[page] for page in self.kept)
+        assert self.allocator.num_available == sum(not count for count in self.holders)
+        assert [self.allocator.is_held(page) for page in range(self.size)] == [count > 0 for count in self.holders]
 
 
 AllocatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

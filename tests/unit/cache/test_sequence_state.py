@@ -12,7 +12,7 @@ from ninfer.errors import InvariantError
 def test_pages_come_with_the_length_and_go_with_a_rollback() -> None:
     allocator = PageAllocator(8)
     state = SequenceState(allocator, 300)
-    assert (allocator.num_claimed, allocator.num_free) == (5, 8)
+    assert state.num_missing(65) == 2
     state.reserve(65)
     assert (state.committed, state.reserved, state.pages.tolist()) == (0, 65, [0, 1])
     state.commit(65)
@@ -21,8 +21,9 @@ def test_pages_come_with_the_length_and_go_with_a_rollback() -> None:
     assert state.pages.tolist() == [0, 1, 2]
     state.rollback()
     assert (state.committed, state.reserved, state.pages.tolist()) == (65, 0, [0, 1])
+    assert (state.num_missing(63), state.num_missing(64), state.num_missing(200)) == (0, 1, 3)
     state.release()
-    assert (allocator.num_claimed, allocator.num_free) == (0, 8)
+    assert allocator.num_free == 8
 
 
 def test_page_ids_are_int32() -> None:
@@ -51,12 +52,46 @@ def test_rollback_without_a_step_changes_nothing() -> None:
     assert (state.committed, state.pages.tolist()) == (70, [0, 1])
 
 
-def test_a_claim_is_made_at_once_and_kept() -> None:
-    allocator = PageAllocator(3)
-    SequenceState(allocator, 129)
-    assert (allocator.num_claimable, allocator.num_free) == (0, 3)
-    with pytest.raises(InvariantError, match="cannot claim"):
-        SequenceState(allocator, 1)
+def test_pages_of_others_come_in_front_and_own_ones_go_back() -> None:
+    """Committed pages may be shared: nobody writes below the committed length."""
+    allocator = PageAllocator(8)
+    writer, reader = SequenceState(allocator, 300), SequenceState(allocator, 300)
+    writer.reserve(200)
+    writer.commit(200)
+    reader.reserve(70)
+    reader.commit(70)
+    assert (writer.pages.tolist(), reader.pages.tolist()) == ([0, 1, 2, 3], [4, 5])
+    reader.reuse([0, 1, 2], None)
+    assert (reader.committed, reader.pages.tolist(), allocator.num_free) == (192, [0, 1, 2], 4)
+    reader.reserve(10)
+    assert reader.pages.tolist() == [0, 1, 2, 4]
+    writer.release()
+    assert allocator.num_free == 4, "only the page of the writer alone"
+    reader.release()
+    assert allocator.num_free == 8
+
+
+def test_pages_of_equal_content_are_exchanged() -> None:
+    allocator = PageAllocator(4)
+    first, second = SequenceState(allocator, 128), SequenceState(allocator, 128)
+    for state in (first, second):
+        state.reserve(100)
+        state.commit(100)
+    second.exchange([0])
+    assert (second.pages.tolist(), second.committed, allocator.num_free) == ([0, 3], 100, 1)
+    second.exchange([0])
+    with pytest.raises(InvariantError, match="2 full pages exchanged"):
+        second.exchange([0, 1])
+
+
+@pytest.mark.parametrize("pages", [[], [0], [0, 1, 2, 3, 4]])
+def test_only_more_than_is_there_and_no_more_than_fits_is_reused(pages: list[int]) -> None:
+    allocator = PageAllocator(8)
+    state = SequenceState(allocator, 256)
+    state.reserve(64)
+    state.commit(64)
+    with pytest.raises(InvariantError, match="reused by"):
+        state.reuse(pages, None)
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -72,7 +107,7 @@ def test_no_step_inside_a_step() -> None:
         state.reserve(1)
 
 
-def test_never_more_tokens_than_claimed() -> None:
+def test_never_more_tokens_than_planned() -> None:
     state = SequenceState(PageAllocator(4), 10)
     state.reserve(10)
     state.commit(10)
@@ -134,4 +169,4 @@ def test_any_history_of_steps_leaves_exactly_the_pages_of_the_committed_tokens(
         assert [len(other.pages) for other in states] == [pages_for(length) for length in lengths]
     for state in states:
         state.release()
-    assert (allocator.num_free, allocator.num_claimed) == (allocator.num_pages, 0)
+    assert allocator.num_free == allocator.num_pages

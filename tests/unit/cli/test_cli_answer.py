@@ -27,7 +27,13 @@ def test_ids_ending_and_numbers() -> None:
     assert found.text is None
     data = found.to_dict()
     assert data["finish"] == "stop_token"
-    assert data["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "computed_tokens": 2, "completion_tokens": 4}
+    assert data["usage"] == {
+        "prompt_tokens": 2,
+        "cached_tokens": 0,
+        "computed_tokens": 2,
+        "recomputed_tokens": 0,
+        "completion_tokens": 4,
+    }
     seconds = data["seconds"]
     assert data["rates"]["prefill_tok_per_s"] == 2 / seconds["prefill"]
     assert data["rates"]["decode_tok_per_s"] == 3 / seconds["decode"]

@@ -38,9 +38,6 @@ def engine_facts(plan: Mapping[str, Any]) -> dict[str, Fact]:
             origin = "auto"
         if name not in DRAFT_SETTINGS:
             facts[f"settings.{name}"] = Fact(decided, origin, reasons.get(name))
-    # An engine without such a setting does not do it; one with a name not known here leaves the fact unrecorded.
-    if not any("prefix" in name for name in defaults):
-        facts |= stated({"settings.prefix_reuse": False}, "default")
     return {**facts, **_draft_facts(plan)}
 
 
@@ -140,6 +137,8 @@ def _observed(value: Value) -> Fact:
 
 def _decided(plan: Mapping[str, Any], name: str, asked: Any) -> Any:
     """The value of a setting in the plan; settings that planning leaves alone are as they were asked for."""
+    if name == "prefix_reuse":
+        return plan["prefix"] is not None
     for holder in (plan, plan["options"]):
         if PLAN_NAMES.get(name, name) in holder:
             return holder[PLAN_NAMES.get(name, name)]

@@ -154,6 +154,7 @@ class RowUsage(Struct, frozen=True):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     computed_tokens: int | None = None
+    recomputed_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
 

@@ -55,6 +55,7 @@ class OwnSession:
             kv_capacity=pages_each * sequences * Model.page_tokens,
             max_concurrency=sequences,
             threads=request["threads"],
+            prefix_reuse=False,
             **settings,
         )
         self._artifact = Artifact.open(request["model"])
