@@ -437,6 +437,8 @@ def test_a_failure_within_a_stream_is_an_event_and_a_failed_response(tmp_path: P
     with live_server(tmp_path, model) as live:
         events = list(events_of(post(live, stream=True).text))
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert events[-3]["type"] == "response.output_item.done"
+        assert [item["status"] for item in events[-1]["response"]["output"]] == ["incomplete"]
         assert events[-2]["code"] == "generation_failed"
         assert events[-1]["response"]["status"] == "failed"
         assert events[-1]["response"]["error"]["message"] == events[-2]["message"]

@@ -66,9 +66,10 @@ class ResponseWriter:
 
     def failure(self, fault: Fault) -> bytes:
         """The error with its own words, then the state of the response, whose errors have few."""
+        closed = self._close("incomplete")
         error = {"code": fault.code, "message": fault.message, "param": fault.param}
         response = self._response("failed", error={"code": "server_error", "message": fault.message})
-        return self._written([("error", error), ("response.failed", {"response": response})])
+        return self._written([*closed, ("error", error), ("response.failed", {"response": response})])
 
     def _written(self, events: Sequence[Event]) -> bytes:
         parts = []
