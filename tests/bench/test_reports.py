@@ -255,6 +255,13 @@ def test_waiting_in_the_client_counts_from_the_planned_time(tmp_path: Path) -> N
     assert "| sent late | 1 / 1 | 1 / 1 |" in text
 
 
+def test_empty_answers_that_nobody_counted_are_not_counted_as_none(tmp_path: Path) -> None:
+    for name in ("l", "r"):
+        write_run(tmp_path / name, make_run(name, PROMPTS), PROMPTS, [make_row(is_empty=None)])
+    text = to_markdown(comparison_document(compare([read_run(tmp_path / name) for name in ("l", "r")])))
+    assert "how many answers are empty was not recorded, 0 of 2 requests failed." in text
+
+
 def test_plots_are_part_of_a_page_only(tmp_path: Path) -> None:
     document = Document("t", "en", (Plot("<svg/>", "what it shows"),))
     assert "what it shows" not in to_markdown(document)

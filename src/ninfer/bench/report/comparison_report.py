@@ -41,12 +41,14 @@ def comparison_document(comparison: Comparison, language: Language = "en") -> Do
 
 def _totals(comparison: Comparison, words: Words) -> str:
     rows = [row for run in comparison.runs for row in run.measured]
-    empty = [num_empty(run) for run in comparison.runs]
+    counts = [num_empty(run) for run in comparison.runs]
+    num = sum(count or 0 for count in counts)
+    empty = words("totals empty unrecorded") if None in counts else words("totals empty", num=num, all=len(rows))
     return words(
         "totals",
         all=len(rows),
         truncated=sum(num_truncated(run) for run in comparison.runs),
-        empty=words("unrecorded") if None in empty else sum(count or 0 for count in empty),
+        empty=empty,
         failed=sum(row.error is not None for row in rows),
     )
 

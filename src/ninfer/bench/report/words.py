@@ -190,10 +190,12 @@ WORDS: dict[str, tuple[str, str]] = {
         "设置声明为 {left} 与 {right}：存在差异，但具体差异未记录",
     ),
     "totals": (
-        "Over all runs {truncated} of {all} requests ended at a limit, {empty} of {all} answers are empty, "
+        "Over all runs {truncated} of {all} requests ended at a limit, {empty}, "
         "{failed} of {all} requests failed.",
-        "所有运行合计：{all} 个请求中 {truncated} 个达到上限，{empty} 个回答为空，{failed} 个失败。",
+        "所有运行合计：{all} 个请求中 {truncated} 个达到上限，{empty}，{failed} 个失败。",
     ),
+    "totals empty": ("{num} of {all} answers are empty", "{all} 个回答中 {num} 个为空"),
+    "totals empty unrecorded": ("how many answers are empty was not recorded", "空回答数未记录"),
     "verdict count": (
         "{num} verdicts were made, each with its own chance of 5 % to show a difference that is not there.",
         "共作 {num} 次判定，每次各有 5 % 的概率显示并不存在的差异。",
