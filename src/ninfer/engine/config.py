@@ -65,8 +65,8 @@ class EngineConfig:
         default="auto",
         metadata=_help(
             "Prompt tokens computed in a step in which other sequences decode, >= 1; never more than prefill_chunk is "
-            "used. auto: as many as keep such a step under 2.5 times the same step without them, by measured times; "
-            "the tokens that come out are the same."
+            "used. auto: as many as keep such a step under 2.5 times the same step without them, by measured times, "
+            "but at least 4; the tokens that come out are the same."
         ),
     )
     prefix_reuse: bool = field(
