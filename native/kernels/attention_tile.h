@@ -3,6 +3,7 @@
 
 #include "core/kernels.h"
 #include "kernels/elementwise_body.h"
+#include "kernels/linear_body.h"  // with_rows
 
 namespace {
 
