@@ -93,12 +93,10 @@ class EngineTarget:
         return tuple(self._template.encode(body))
 
     def _speculation(self, rounds: Rounds) -> RowSpeculation:
-        config = self._engine.plan.config.to_dict()
-        backend, window = config.get("spec", "off"), config.get("draft_tokens", 0)
-        seconds = rounds.seconds
+        plan, seconds = self._engine.plan.speculation, rounds.seconds
         return RowSpeculation.of(
-            backend,
-            0 if backend == "off" else window if isinstance(window, int) else None,
+            "off" if plan is None else plan.method,
+            0 if plan is None else plan.window,
             rounds.counts,
             RoundSeconds(draft=seconds.draft, verify=seconds.verify, sample=seconds.sample, rollback=seconds.rollback),
         )
