@@ -61,6 +61,7 @@ def test_json_has_every_documented_field(ninfer, smollm2) -> None:
     found = run(ninfer, smollm2)
     assert set(found) == {
         *("model", "prompt_ids", "output_ids", "text", "finish", "stop", "seed", "usage", "seconds", "rates", "plan"),
+        "speculative",
     }
     usage, seconds, rates = found["usage"], found["seconds"], found["rates"]
     assert usage == {

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ninfer.errors import InvariantError
 from ninfer.formats import kv_bf16, kv_int8
 from ninfer.ops.graph import Graph, KVShape, Value
-from ninfer.ops.profiles import ELEMENTWISE, EXACT
+from ninfer.ops.profiles import ATTENTION_CODES, EXACT
 from ninfer.ops.spec import Case, F32Array, OpSpec, Rows, Step
 
 
@@ -89,7 +89,7 @@ SPEC = OpSpec(
     reads=("positions",),
     writes_kv=True,
     profile=EXACT,
-    profile_of_codes=ELEMENTWISE,  # the cases look at a value by a weight of one, which is then a code of 16 bits
+    profile_of_codes=ATTENTION_CODES,  # the cases look at a value by a weight of one, which is then a code
     oracle=oracle,
     cases=cases,
 )

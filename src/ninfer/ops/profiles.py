@@ -55,7 +55,7 @@ ATTENTION = Profile("attention", 4e-6, 4e-6)
 """A product of q and k, an exponential of the difference of two scores (an absolute error of a score becomes a relative
 error of its weight; scores here reach 30, their ulp is 2e-6), and a weighted sum over the positions."""
 
-ATTENTION_CODES = Profile("attention_codes", 4e-6, 3e-4)
+ATTENTION_CODES = Profile("attention_codes", 4e-6, 6e-4)
 """As ATTENTION, and every weight of a segment of 256, times the scale of its value, is off by up to 1/65024 (1.5e-5) of
-the largest such scale. Such errors have both signs and add like a random walk, 16 times that for a segment; outputs are
-sums with the weights themselves."""
+the largest such scale. Such errors have both signs and add like a random walk, 16 times that for a segment, 2.4e-4, of
+values that reach two and a half times their deviation; outputs are sums with the weights themselves."""
