@@ -69,6 +69,7 @@ def test_prompts_have_the_length_they_are_called_by_and_every_chunk_gets_the_sam
     assert [setting.changes for setting in grid.settings] == [{"prefill_chunk": 64}, {"prefill_chunk": 512}]
     config = setting_config(EngineConfig(threads=1), grid, grid.settings[0])
     assert (config.max_context, config.prefill_chunk, config.threads) == (2002, 64, 1)
+    assert not config.prefix_reuse, "a prompt that was reused has no prefill rate"
     assert setting_config(EngineConfig(max_context=4000), grid, grid.settings[0]).max_context == 4000
 
 

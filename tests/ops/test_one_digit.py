@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ninfer.ops.one_digit import GROUP, SMALLEST_GROUP_MAX, as_seen_by_a8g32, to_codes
+from ninfer.ops.one_digit import GROUP, as_seen_by_a8g32, to_codes
+from ninfer.ops.two_digits import SMALLEST_ROW_MAX
 
 
 def test_hand_made_group_is_completed_with_zeros() -> None:
@@ -35,7 +36,7 @@ def test_errors_stay_within_half_a_step_of_their_group() -> None:
 
 @pytest.mark.parametrize("factor", [0.999, 1.0])
 def test_groups_near_nothing_become_zero(factor: float) -> None:
-    codes, scales = to_codes(np.full((1, GROUP), float(SMALLEST_GROUP_MAX) * factor, np.float32))
+    codes, scales = to_codes(np.full((1, GROUP), float(SMALLEST_ROW_MAX) * factor, np.float32))
     assert (scales[0, 0] > 0) == (factor == 1.0)
     assert (codes != 0).all() == (factor == 1.0)
 

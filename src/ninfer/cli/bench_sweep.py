@@ -64,7 +64,7 @@ def command(kind: str, model: str, out: Path, rounds: int, **settings: Any) -> i
     from ninfer.cli.progress import ProgressBar
 
     path = find_model(model)
-    base = EngineConfig(**field_values(EngineConfig, settings), prefix_reuse=False)
+    base = EngineConfig(**field_values(EngineConfig, settings))
     out.mkdir(parents=True, exist_ok=True)
     if kind == "context":
         return _context(path, base, out)

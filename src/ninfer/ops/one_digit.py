@@ -17,23 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.ops.spec import F32Array, F64Array
+from ninfer.ops.two_digits import fixed_point
 
 GROUP = 32
 LARGEST_CODE = np.float32(127)
-SMALLEST_GROUP_MAX = np.float32(2.0**-100)
 
 
 def to_codes(x: F32Array) -> tuple[npt.NDArray[np.int32], F32Array]:
     """Codes int32 `[rows, G, 32]` and scales float32 `[rows, G]` of float32 `[rows, K]`, G = ceil(K / 32)."""
     groups = np.pad(x, [(0, 0), (0, -x.shape[1] % GROUP)]).reshape(len(x), -1, GROUP)
-    amax = np.abs(groups).max(axis=-1)
-    empty = amax < SMALLEST_GROUP_MAX
-    divisor = np.where(empty, np.float32(1), amax)
-    inverse = np.where(empty, np.float32(0), LARGEST_CODE / divisor)
-    scales = np.where(empty, np.float32(0), amax / LARGEST_CODE)
-    scaled = np.rint(groups * inverse[..., None])
-    codes = np.where(np.isfinite(scaled), scaled, 0).astype(np.int32)
-    return codes, scales
+    return fixed_point(groups, LARGEST_CODE)
 
 
 def as_seen_by_a8g32(x: F64Array) -> F64Array:

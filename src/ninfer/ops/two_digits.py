@@ -30,11 +30,16 @@ SMALLEST_ROW_MAX = np.float32(2.0**-100)
 
 def to_codes(x: F32Array) -> tuple[npt.NDArray[np.int32], F32Array]:
     """Codes int32 `[..., K]` and scales float32 `[...]` of float32 `[..., K]`."""
+    return fixed_point(x, LARGEST_CODE)
+
+
+def fixed_point(x: F32Array, largest_code: np.float32) -> tuple[npt.NDArray[np.int32], F32Array]:
+    """Codes int32 `[..., K]` up to `largest_code` and scales float32 `[...]`, one for each last axis, as above."""
     amax = np.abs(x).max(axis=-1)
     empty = amax < SMALLEST_ROW_MAX
     divisor = np.where(empty, np.float32(1), amax)
-    inverse = np.where(empty, np.float32(0), LARGEST_CODE / divisor)
-    scales = np.where(empty, np.float32(0), amax / LARGEST_CODE)
+    inverse = np.where(empty, np.float32(0), largest_code / divisor)
+    scales = np.where(empty, np.float32(0), amax / largest_code)
     scaled = np.rint(x * inverse[..., None])
     codes = np.where(np.isfinite(scaled), scaled, 0).astype(np.int32)
     return codes, scales

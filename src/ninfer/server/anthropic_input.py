@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ninfer.errors import RequestError
-from ninfer.server.fields import unsupported
+from ninfer.server.fields import text_member, unsupported
 
 
 def chat_messages(messages: object, system: object) -> list[dict[str, Any]]:
@@ -56,19 +56,12 @@ def _blocks(content: object, place: str) -> Iterator[tuple[str, dict[str, Any], 
         yield block["type"], block, f"{place}[{index}]"
 
 
-def _string(block: dict[str, Any], name: str, place: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise RequestError(f"{name} must be text", param=f"{place}.{name}")
-    return value
-
-
 def _text(content: object, place: str) -> str:
     texts = []
     for kind, block, where in _blocks(content, place):
         if kind != "text":
             raise _unknown(kind, where)
-        texts.append(_string(block, "text", where))
+        texts.append(text_member(block, "text", where))
     return "".join(texts)
 
 
@@ -83,9 +76,9 @@ def _user(content: object, place: str, calls: dict[str, int]) -> list[dict[str, 
     results: list[dict[str, Any]] = []
     for kind, block, where in _blocks(content, place):
         if kind == "text":
-            texts.append(_string(block, "text", where))
+            texts.append(text_member(block, "text", where))
         elif kind == "tool_result":
-            call_id = _string(block, "tool_use_id", where)
+            call_id = text_member(block, "tool_use_id", where)
             if call_id not in calls:
                 raise RequestError(
                     f"there is no call {call_id!r} before this result",
@@ -107,11 +100,11 @@ def _assistant(content: object, place: str, calls: dict[str, int]) -> dict[str, 
     for kind, block, where in _blocks(content, place):
         match kind:
             case "text":
-                texts.append(_string(block, "text", where))
+                texts.append(text_member(block, "text", where))
             case "thinking":
-                thinking.append(_string(block, "thinking", where))
+                thinking.append(text_member(block, "thinking", where))
             case "tool_use":
-                call_id, name = _string(block, "id", where), _string(block, "name", where)
+                call_id, name = text_member(block, "id", where), text_member(block, "name", where)
                 if not isinstance(block.get("input"), dict):
                     raise RequestError("input must be an object", param=f"{where}.input")
                 calls[call_id] = len(calls)

@@ -85,3 +85,11 @@ def unsupported(name: str) -> RequestError:
 def header_of(names: Collection[str]) -> str:
     """Field names as a header value, whatever characters a client put into them; cut at 1,000 characters."""
     return ", ".join(quote(name, safe="[]") for name in names)[:1000]
+
+
+def text_member(item: Mapping[str, Any], name: str, place: str) -> str:
+    """The text that a part of a conversation must have under `name`; RequestError that names `place` otherwise."""
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{name} must be text", param=f"{place}.{name}")
+    return value

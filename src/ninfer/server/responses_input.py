@@ -8,6 +8,7 @@ from typing import Any
 
 from ninfer.errors import RequestError
 from ninfer.server.conversation import ordered_history
+from ninfer.server.fields import text_member
 
 FindItem = Callable[[str], dict[str, Any] | None]
 
@@ -48,21 +49,21 @@ def _item(item: object, place: str, find_item: FindItem) -> dict[str, Any]:
             return {
                 "id": _id(item, "fc", place),
                 "type": "function_call",
-                "call_id": _string(item, "call_id", place),
-                "name": _string(item, "name", place),
-                "arguments": _string(item, "arguments", place),
+                "call_id": text_member(item, "call_id", place),
+                "name": text_member(item, "name", place),
+                "arguments": text_member(item, "arguments", place),
                 "status": "completed",
             }
         case "function_call_output":
             return {
                 "id": _id(item, "fco", place),
                 "type": "function_call_output",
-                "call_id": _string(item, "call_id", place),
+                "call_id": text_member(item, "call_id", place),
                 "output": _text(item.get("output"), f"{place}.output"),
                 "status": "completed",
             }
         case "item_reference":
-            found = find_item(_string(item, "id", place))
+            found = find_item(text_member(item, "id", place))
             if found is None:
                 raise RequestError(
                     f"there is no item {item['id']!r} in a stored response", kind="item_not_found", param=f"{place}.id"
@@ -123,14 +124,7 @@ def reasoning_item(item_id: str, text: str, status: str = "completed") -> dict[s
 
 
 def _id(item: Mapping[str, Any], prefix: str, place: str) -> str:
-    return new_id(prefix) if item.get("id") is None else _string(item, "id", place)
-
-
-def _string(item: Mapping[str, Any], name: str, place: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise RequestError(f"{name} must be text", param=f"{place}.{name}")
-    return value
+    return new_id(prefix) if item.get("id") is None else text_member(item, "id", place)
 
 
 def _text(content: object, place: str) -> str:
@@ -150,7 +144,7 @@ def _text(content: object, place: str) -> str:
                 kind="unsupported_content",
                 param=f"{where}.type",
             )
-        texts.append(_string(part, _TEXTS[kind], where))
+        texts.append(text_member(part, _TEXTS[kind], where))
     return "".join(texts)
 
 

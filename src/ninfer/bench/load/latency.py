@@ -116,7 +116,7 @@ def _shared(gaps: Sequence[float]) -> list[float]:
             rounds[-1].append(gap)
         else:
             rounds.append([gap])
-    return [sum(gaps) / len(gaps) for gaps in rounds for _ in gaps]
+    return [sum(parts) / len(parts) for parts in rounds for _ in parts]
 
 
 def _between(stamps: Sequence[float]) -> list[float]:

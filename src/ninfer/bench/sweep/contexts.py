@@ -50,7 +50,9 @@ def context_ceilings(model: Path, base: EngineConfig, on_progress: Callable[[str
 
 def _ceiling(artifact: Artifact, base: EngineConfig, kv_dtype: KVFormat, on_progress: Callable[[str], None]) -> Ceiling:
     trained = read_config(artifact.architecture, artifact.config, file=artifact.path).max_position
-    config = replace(base, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto", max_concurrency=1)
+    config = replace(
+        base, prefix_reuse=False, kv_dtype=kv_dtype, max_context="auto", kv_capacity="auto", max_concurrency=1
+    )
     planned = largest_contexts(config, artifact, detect_hardware())[kv_dtype]
     refused = None
     for attempt in range(TRIES if planned is not None else 0):

@@ -22,7 +22,7 @@ def setting_config(base: EngineConfig, grid: Grid, setting: Setting) -> EngineCo
     """The configuration of a setting: prompts are never reused, and the context holds the longest of the grid if nobody
     asked for another."""
     context = grid.context if base.max_context == "auto" else base.max_context
-    return replace(base, **{"max_context": context, **setting.changes})
+    return replace(base, **{"max_context": context, "prefix_reuse": False, **setting.changes})
 
 
 async def run_grid(
